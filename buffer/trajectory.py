@@ -1,0 +1,251 @@
+"""What the buffer carries: spans, rows, trajectories and groups, which check themselves when they are made.
+
+A group is the G trajectories of one ordinal. A trajectory is one episode: one or more rows (a context that was
+rewritten or handed to a sub-agent starts a new row). A row is token ids with, per token, whether the policy sampled
+it and with which logprob; spans say under which version of the weights the sampled tokens were drawn.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from buffer.errors import TrajectoryError
+from buffer.json_safe import integer, json_safe_map, number, text
+from buffer.versions import extremes
+
+FINISH_REASONS = ("stop", "length", "abort", "env")
+COLUMN_DTYPES = (
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A run of sampled tokens (mask True), in order, that were drawn under one version of the weights.
+
+    `digest` is that of the weights, as the server acknowledged it.
+    Raises:
+        TrajectoryError: a number does not fit into 64 unsigned bits, or there is no token.
+    """
+
+    version: int
+    digest: int
+    num_tokens: int
+
+    def __post_init__(self) -> None:
+        for name in ("version", "digest", "num_tokens"):
+            value = integer(f"Span.{name}", getattr(self, name))
+            object.__setattr__(self, name, value)
+            if not 0 <= value < 1 << 64:
+                raise TrajectoryError(f"Span.{name} = {value} does not fit into 64 unsigned bits.")
+        if self.num_tokens < 1:
+            raise TrajectoryError(
+                "Span.num_tokens = 0: a span without tokens would count a version that sampled nothing."
+            )
+
+
+class _ComparedByContent:
+    """Equality for dataclasses that hold arrays: the generated one asks an array for its truth and fails."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))  # type: ignore[arg-type]  # subclasses are dataclasses
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row(_ComparedByContent):
+    """One context of T tokens.
+
+    token_ids: [T] uint32. mask: [T] bool, True where the policy sampled the token. logprobs: [T] float32, nats, of
+    the sampled tokens under the weights that sampled them, 0 elsewhere. columns: further per-token arrays by name,
+    [T, ...]. Raises:
+        TrajectoryError: shape, dtype or value of a field is wrong, or the spans do not cover the sampled tokens.
+    """
+
+    token_ids: npt.NDArray[np.uint32]
+    mask: npt.NDArray[np.bool_]
+    logprobs: npt.NDArray[np.float32]
+    spans: tuple[Span, ...]
+    num_prompt_tokens: int
+    columns: Mapping[str, npt.NDArray[np.generic]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        num_tokens = (
+            len(self.token_ids) if isinstance(self.token_ids, np.ndarray) and self.token_ids.ndim == 1 else None
+        )
+        for name, dtype in (("token_ids", np.uint32), ("mask", np.bool_), ("logprobs", np.float32)):
+            _check_array(f"Row.{name}", getattr(self, name), np.dtype(dtype), num_tokens)
+        if not num_tokens:
+            raise TrajectoryError("Row.token_ids is empty: a row holds at least the tokens of its prompt.")
+        object.__setattr__(self, "num_prompt_tokens", integer("Row.num_prompt_tokens", self.num_prompt_tokens))
+        if not 0 <= self.num_prompt_tokens <= num_tokens:
+            raise TrajectoryError(
+                f"Row.num_prompt_tokens = {self.num_prompt_tokens} must be in 0..{num_tokens}, the row's tokens."
+            )
+        if self.mask[: self.num_prompt_tokens].any():
+            raise TrajectoryError(
+                f"Row.mask marks a token of the prompt (the first {self.num_prompt_tokens}) as sampled by the policy."
+            )
+        if not np.isfinite(self.logprobs).all():
+            where = int(np.flatnonzero(~np.isfinite(self.logprobs))[0])
+            raise TrajectoryError(
+                f"Row.logprobs[{where}] = {self.logprobs[where]} is not finite: every importance weight from it "
+                "would be."
+            )
+        if self.logprobs[~self.mask].any():
+            raise TrajectoryError(
+                "Row.logprobs is not 0 where Row.mask is False: a token that was not sampled has no logprob."
+            )
+        self._check_spans()
+        columns = {name: _column(name, value, num_tokens) for name, value in self.columns.items()}
+        object.__setattr__(self, "columns", MappingProxyType(columns))
+
+    def _check_spans(self) -> None:
+        object.__setattr__(self, "spans", tuple(self.spans))
+        if not all(isinstance(span, Span) for span in self.spans):
+            raise TrajectoryError("Row.spans must hold Span objects.")
+        covered, sampled = sum(span.num_tokens for span in self.spans), int(np.count_nonzero(self.mask))
+        if covered != sampled:
+            raise TrajectoryError(
+                f"Row.spans cover {covered} tokens, Row.mask marks {sampled} as sampled: a token without a version "
+                "would count as fresh."
+            )
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(span.num_tokens for span in self.spans)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trajectory(_ComparedByContent):
+    """One episode. A reward of None comes with `reward_error`: such a trajectory is masked and counted.
+
+    Raises:
+        TrajectoryError: no row, a reward that is not a number, a reward and an error at once, unknown finish reason,
+            extra_info that is not JSON-safe.
+    """
+
+    rows: tuple[Row, ...]
+    reward: float | None
+    reward_error: str | None = None
+    reward_parts: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    finish_reason: str = "stop"
+    num_turns: int = 1
+    policy: str = "policy"
+    extra_info: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "rows", tuple(self.rows))
+        if not self.rows or not all(isinstance(row, Row) for row in self.rows):
+            raise TrajectoryError("Trajectory.rows must hold at least one Row.")
+        if (self.reward is None) != (self.reward_error is not None):
+            raise TrajectoryError(
+                f"Trajectory.reward = {self.reward} and Trajectory.reward_error = {self.reward_error!r}: exactly one "
+                "of the two is set."
+            )
+        if self.reward is not None:
+            put(self, "reward", number("Trajectory.reward", self.reward))
+        if self.reward_error is not None:
+            put(self, "reward_error", text("Trajectory.reward_error", self.reward_error))
+        parts = {
+            text("Trajectory.reward_parts key", k): number(f"Trajectory.reward_parts.{k}", v)
+            for k, v in self.reward_parts.items()
+        }
+        put(self, "reward_parts", MappingProxyType(parts))
+        if self.finish_reason not in FINISH_REASONS:
+            raise TrajectoryError(
+                f"Trajectory.finish_reason = {self.finish_reason!r} is not one of {', '.join(FINISH_REASONS)}."
+            )
+        put(self, "num_turns", integer("Trajectory.num_turns", self.num_turns))
+        put(self, "policy", text("Trajectory.policy", self.policy))
+        put(self, "extra_info", json_safe_map("Trajectory.extra_info", self.extra_info))
+
+    @property
+    def num_sampled(self) -> int:
+        return sum(row.num_sampled for row in self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group(_ComparedByContent):
+    """The trajectories of one ordinal, which enter and leave the buffer together.
+
+    Raises:
+        TrajectoryError: negative ordinal, attempt below 1, no trajectory, extra_info that is not JSON-safe.
+    """
+
+    ordinal: int
+    attempt: int
+    data_source: str
+    trajectories: tuple[Trajectory, ...]
+    extra_info: Mapping[str, object] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name, least in (("ordinal", 0), ("attempt", 1)):
+            put(self, name, integer(f"Group.{name}", getattr(self, name)))
+            if getattr(self, name) < least:
+                raise TrajectoryError(f"Group.{name} = {getattr(self, name)} must be at least {least}.")
+        put(self, "data_source", text("Group.data_source", self.data_source))
+        put(self, "trajectories", tuple(self.trajectories))
+        if not self.trajectories or not all(isinstance(t, Trajectory) for t in self.trajectories):
+            raise TrajectoryError("Group.trajectories must hold at least one Trajectory.")
+        put(self, "extra_info", json_safe_map("Group.extra_info", self.extra_info))
+
+    @property
+    def gid(self) -> str:
+        return f"{self.ordinal}.{self.attempt}"
+
+    def number_ranges(self) -> dict[int, tuple[int, int]]:
+        """Lowest and highest number per branch, over the sampled tokens of all trajectories."""
+        return extremes(span.version for t in self.trajectories for row in t.rows for span in row.spans)
+
+
+def _check_array(name: str, value: object, dtype: np.dtype[np.generic], num_tokens: int | None) -> None:
+    found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1 or len(value) != num_tokens:
+        raise TrajectoryError(f"{name} must be {dtype} [{'T' if num_tokens is None else num_tokens}], found {found}.")
+
+
+def _column(name: str, value: object, num_tokens: int) -> npt.NDArray[np.generic]:
+    if (
+        not isinstance(value, np.ndarray)
+        or value.dtype.name not in COLUMN_DTYPES
+        or value.ndim < 1
+        or len(value) != num_tokens
+    ):
+        found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
+        raise TrajectoryError(
+            f"Row.columns.{name} must be an array [{num_tokens}, ...] of one of {', '.join(COLUMN_DTYPES)}, found "
+            f"{found}."
+        )
+    return value
+
+
+def _same(one: object, other: object) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    return one == other
