@@ -1,0 +1,133 @@
+"""The frozen config tree: one section per component, composed here with the two bridges' own."""
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from asyncrl.config.rollout import DataConfig, InferenceConfig, RewardConfig, RolloutConfig
+from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
+from asyncrl.config.section import Section
+from asyncrl.config.trainer import (
+    ActorConfig,
+    AlgorithmConfig,
+    CheckpointConfig,
+    EvalConfig,
+    ModelConfig,
+    ParallelConfig,
+    StarterConfig,
+    TrainerConfig,
+)
+from asyncrl.schedule import MODES, Schedule
+from buffer.config import BufferConfig, StalenessConfig
+from weightsync.config import WeightsyncConfig
+
+__all__ = [
+    "ActorConfig",
+    "AlgorithmConfig",
+    "BufferConfig",
+    "CheckpointConfig",
+    "ClusterConfig",
+    "Config",
+    "DataConfig",
+    "EvalConfig",
+    "InferenceConfig",
+    "MetricsConfig",
+    "ModelConfig",
+    "ParallelConfig",
+    "RewardConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "Section",
+    "StalenessConfig",
+    "StarterConfig",
+    "TrainerConfig",
+    "WeightsyncConfig",
+]
+
+
+class Config(Section):
+    """A whole run. A file in configs/ says everything that matters about it and inherits from nothing."""
+
+    run: RunConfig = RunConfig()
+    """Name, directory and seed."""
+    mode: str = "separate_async"
+    """Row of the table of modes: sync, colocate_async or separate_async. Keys set elsewhere win over the row."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Groups per step, steps per version, shared devices."""
+    staleness: StalenessConfig = StalenessConfig()
+    """How old the weights behind a trained token may be, and what happens to groups that are older."""
+    buffer: BufferConfig = BufferConfig()
+    """The replay buffer over Redis."""
+    weightsync: WeightsyncConfig = WeightsyncConfig()
+    """The delta-sharded checkpoint engine."""
+    model: ModelConfig = ModelConfig()
+    """The model."""
+    starter: StarterConfig | None = None
+    """What to make at model.path and data.*_files when it is missing. None: nothing, they must exist."""
+    data: DataConfig = DataConfig()
+    """Prompts."""
+    rollout: RolloutConfig = RolloutConfig()
+    """Sampling and environments."""
+    inference: InferenceConfig = InferenceConfig()
+    """Servers."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    """Objective."""
+    actor: ActorConfig = ActorConfig()
+    """Optimizer of the policy."""
+    trainer: TrainerConfig = TrainerConfig()
+    """The loop, its ranks and checkpoints."""
+    eval: EvalConfig = Field(default_factory=EvalConfig)
+    """Held-out evaluation."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Sinks."""
+    cluster: ClusterConfig = ClusterConfig()
+    """Processes."""
+
+    @field_validator("mode")
+    @classmethod
+    def mode_is_a_row(cls, mode: str) -> str:
+        """Refuse a mode that the table does not have."""
+        if mode not in MODES:
+            raise ValueError(f"mode = {mode!r} is not a mode; choose one of {', '.join(MODES)}")
+        return mode
+
+    @property
+    def plan(self) -> Schedule:
+        """The mode's row with the keys that were set explicitly in its place."""
+        row = MODES[self.mode]
+        own = self.schedule
+        return Schedule(
+            limit=row.limit if self.staleness.limit is None else self.staleness.limit,
+            shares_gpus=row.shares_gpus if own.shares_gpus is None else own.shares_gpus,
+            steps_per_version=row.steps_per_version if own.steps_per_version is None else own.steps_per_version,
+        )
+
+    @property
+    def groups_per_version(self) -> int:
+        """B of protocols: groups consumed between two versions."""
+        return self.schedule.groups_per_step * self.plan.steps_per_version
+
+    @model_validator(mode="after")
+    def a_version_fits_the_buffer(self) -> Self:
+        """Refuse a budget in which one version's groups cannot be resident together: both sides would wait for ever."""
+        need = self.groups_per_version * self.buffer.max_group_bytes
+        if self.buffer.max_bytes < need:
+            raise ValueError(
+                f"buffer.max_bytes = {self.buffer.max_bytes} is less than the {self.groups_per_version} groups of one "
+                f"version at buffer.max_group_bytes = {self.buffer.max_group_bytes} need ({need} bytes): the trainer "
+                "would wait for groups that may not be started. Raise buffer.max_bytes or lower buffer.max_group_bytes."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def requests_fit_the_servers(self) -> Self:
+        """Refuse lengths that every server would reject, one request after the other."""
+        need = self.data.max_prompt_tokens + self.rollout.max_new_tokens
+        if need > self.inference.context_length:
+            raise ValueError(
+                f"data.max_prompt_tokens = {self.data.max_prompt_tokens} plus rollout.max_new_tokens = "
+                f"{self.rollout.max_new_tokens} is {need} tokens, more than inference.context_length = "
+                f"{self.inference.context_length}. Raise the last or lower one of the others."
+            )
+        return self

@@ -1,0 +1,145 @@
+"""Sections of the rollout cluster: data, rollout, inference."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from asyncrl.config.section import Section
+
+
+class DataConfig(Section):
+    """Which prompts there are, and which rows of the files are usable."""
+
+    train_files: tuple[Path, ...] = ()
+    """Parquet files (verl's schema) or JSON Lines to train on, in this order."""
+
+    val_files: tuple[Path, ...] = ()
+    """Held-out files for evaluation; never trained on. Empty: no evaluation."""
+
+    prompt_key: str = "prompt"
+    """Column that holds the prompt: a list of chat messages, or a string for one user message."""
+
+    max_prompt_tokens: int = Field(1024, ge=1)
+    """Longest prompt in tokens, chat template included. What happens to longer ones: the next two keys."""
+
+    filter_overlong_prompts: bool = True
+    """Leave rows out whose prompt is longer than data.max_prompt_tokens, and count them."""
+
+    truncation: Literal["error", "left", "right", "middle"] = "error"
+    """What to do with a longer prompt that was not left out: refuse it, or cut tokens on that side."""
+
+    shuffle: bool = True
+    """Draw the rows of each epoch in an order made from run.seed; false keeps the file order."""
+
+    strict: bool = True
+    """Refuse a file with unusable rows, listing them. False leaves such rows out, counted by reason."""
+
+
+class RewardConfig(Section):
+    """Where rewards come from, and how long one may take."""
+
+    file: Path | None = None
+    """Python file with your own reward function, called with verl's arguments. None: the table by data_source."""
+
+    function: str = "compute_score"
+    """Name of the function in reward.file; it may be async."""
+
+    workers: int = Field(2, ge=1)
+    """Processes that score answers; a function that hangs or crashes costs one of them, never the run."""
+
+    timeout_s: float = Field(30.0, gt=0)
+    """Seconds one call may take. Later it is killed and the trajectory is masked and counted, not scored 0."""
+
+
+class RolloutConfig(Section):
+    """How a prompt becomes a group of trajectories."""
+
+    n: int = Field(8, ge=1)
+    """Trajectories sampled for each prompt: the size of a group (G). A group is trained on as a whole."""
+
+    temperature: float = Field(1.0, gt=0)
+    """Sampling temperature, > 0. The trainer computes its logprobs at the same temperature."""
+
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling, 1 = off. Below 1 the recorded logprobs are those of the full distribution, as SGLang's are."""
+
+    top_k: int = Field(-1, ge=-1)
+    """Sample among the k likeliest tokens, -1 = all."""
+
+    max_new_tokens: int = Field(1024, ge=1)
+    """Longest answer of one turn, in tokens."""
+
+    max_turns: int = Field(1, ge=1)
+    """Turns of the model in one episode, in environments that answer back."""
+
+    environment: str = "single_turn"
+    """Name of the environment that episodes are played in (a row of asyncrl.envs.ENVIRONMENTS)."""
+
+    workers: int = Field(1, ge=1)
+    """Worker processes; each plays the episodes of the prompts it reserves."""
+
+    slots: int = Field(64, ge=1)
+    """Episodes that one worker plays at once, refilled one by one: a straggler holds one slot, not its group's."""
+
+    max_episode_attempts: int = Field(3, ge=1)
+    """Times an episode is tried on another server before its group is given back as failed."""
+
+    reward: RewardConfig = RewardConfig()
+    """Rewards and the processes that compute them."""
+
+
+class InferenceConfig(Section):
+    """The servers that generate: what runs them, how many, and their limits."""
+
+    engine: Literal["local", "sglang"] = "local"
+    """`local`: the CPU engine that comes with asyncrl. `sglang`: SGLang in the environment of inference.python."""
+
+    servers: int = Field(1, ge=0)
+    """Servers that serve-rollout starts on this machine; 0 with inference.urls set starts none."""
+
+    urls: tuple[str, ...] = ()
+    """Servers that somebody else runs, adopted by address; each gets a host beside it for its weights."""
+
+    python: Path | None = None
+    """Python of SGLang's virtual environment (scripts/setup --sglang makes one). None: this one."""
+
+    host: str = "127.0.0.1"
+    """Address that started servers listen on; weight routes can replace a model, so keep it private."""
+
+    base_port: int = Field(0, ge=0, le=65535)
+    """First port of the started servers; 0 lets the system choose free ones."""
+
+    max_running_requests: int = Field(64, ge=1)
+    """Requests that one server decodes at once; more wait in its queue."""
+
+    context_length: int = Field(2048, ge=16)
+    """Most tokens of one request, prompt and answer together."""
+
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the local engine; its weights are kept in model.wire_dtype whatever this says."""
+
+    tp: int = Field(1, ge=1)
+    """Tensor-parallel ranks of one SGLang server."""
+
+    extra_args: tuple[str, ...] = ()
+    """Further arguments for the server's command line, as they are."""
+
+    start_timeout_s: float = Field(600.0, gt=0)
+    """Seconds a server may take from its start to its first answer."""
+
+    request_timeout_s: float = Field(600.0, gt=0)
+    """Seconds one generation request may take before its episode goes to another server."""
+
+    max_restarts: int = Field(10, ge=0)
+    """Times a server that died is started again before serve-rollout gives up."""
+
+    @model_validator(mode="after")
+    def servers_exist(self) -> Self:
+        """Refuse a cluster without servers: every episode would wait for ever."""
+        if self.servers == 0 and not self.urls:
+            raise ValueError(
+                "inference.servers = 0 and inference.urls is empty: nothing would generate. "
+                "Set inference.servers to at least 1, or list the servers to adopt in inference.urls."
+            )
+        return self

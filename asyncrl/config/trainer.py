@@ -1,0 +1,200 @@
+"""Sections of the trainer cluster: model, starter, algorithm, actor, trainer, eval."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from asyncrl.config.section import Section
+
+
+class ModelConfig(Section):
+    """The model that is trained and served."""
+
+    path: Path = Path("runs/model")
+    """Directory with a Hugging Face model and its tokenizer; version 0 of the run on both sides."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Arithmetic of forward and backward in the trainer. Master weights and optimizer are float32 either way."""
+
+    wire_dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
+    """Type of the weights that servers hold and that weight sync compares bit by bit."""
+
+
+class StarterModelConfig(Section):
+    """The tiny model that the starter makes from nothing (a Llama, random weights, character tokenizer)."""
+
+    hidden_size: int = Field(64, ge=8)
+    """Width of the residual stream."""
+    layers: int = Field(2, ge=1)
+    """Decoder layers."""
+    heads: int = Field(4, ge=1)
+    """Attention heads."""
+    kv_heads: int = Field(2, ge=1)
+    """Key and value heads; heads must be a multiple of it."""
+
+
+class StarterTaskConfig(Section):
+    """The verifiable task that the starter writes as parquet files in verl's schema."""
+
+    name: str = "sort_digits"
+    """Row of the starter's table of tasks; also the data_source that picks the reward."""
+    train_rows: int = Field(4096, ge=1)
+    """Prompts in the training file; none of them is held out."""
+    val_rows: int = Field(256, ge=1)
+    """Held-out prompts."""
+    min_digits: int = Field(3, ge=1)
+    """Fewest digits in a prompt."""
+    max_digits: int = Field(5, ge=1)
+    """Most digits in a prompt."""
+
+
+class StarterSftConfig(Section):
+    """The supervised warm start, so that rewards are not all zero at the first step."""
+
+    steps: int = Field(300, ge=0)
+    """Optimizer steps; 0 leaves the weights random."""
+    batch_size: int = Field(64, ge=1)
+    """Demonstrations per step."""
+    lr: float = Field(2e-3, gt=0)
+    """Peak learning rate, reached after 20 steps."""
+    decoy: float = Field(0.7, ge=0, le=1)
+    """Share of demonstrations drawn from several behaviours (copy, reverse, descending, right) instead of the right
+    one: the model learns the format and several answers, and reinforcement learning selects among them."""
+
+
+class StarterConfig(Section):
+    """What `asyncrl starter` makes at model.path, data.train_files and data.val_files, if it is missing."""
+
+    model: StarterModelConfig = StarterModelConfig()
+    """Shape of the model."""
+    task: StarterTaskConfig = StarterTaskConfig()
+    """Prompts and answers."""
+    sft: StarterSftConfig = StarterSftConfig()
+    """Warm start."""
+    seed: int = Field(0, ge=0)
+    """Seed of weights, prompts and demonstrations."""
+
+
+class AlgorithmConfig(Section):
+    """What is optimised. `name` picks a vetted row; any other key set here replaces that part of the row."""
+
+    name: str = "grpo"
+    """Row of asyncrl.algorithms.ALGORITHMS."""
+    adv_estimator: str | None = None
+    """Advantage estimator, by the name of a row that has it (grpo, rloo, ...). None: the row's."""
+    loss: str | None = None
+    """Policy loss by name (ppo_clip, gspo, cispo, ...). None: the row's."""
+    loss_agg_mode: str | None = None
+    """How token losses become one number: token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean,
+    seq-mean-token-sum-norm. None: the row's."""
+    norm_length: int | None = Field(None, ge=1)
+    """Divisor, in tokens, of seq-mean-token-sum-norm. None: rollout.max_new_tokens."""
+    correction: str | None = None
+    """Off-policy correction of the sampler's policy to the trainer's: none, tis (truncated importance sampling per
+    token), tis_sequence, icepop. None: the row's."""
+    correction_cap: float | None = Field(None, gt=0)
+    """Largest importance weight of `correction`. None: the row's."""
+    kl_coef: float | None = Field(None, ge=0)
+    """Weight of the KL term to the reference model (the run's version 0). 0: no reference is loaded. None: the row's."""
+    kl_estimator: str | None = None
+    """Estimator of the KL term: k2, k3, or one with `+` for its straight-through form. None: the row's."""
+    entropy_coef: float | None = None
+    """Weight of the entropy bonus. None: the row's."""
+    filter_zero_variance: bool | None = None
+    """Leave groups whose rewards are all equal out of the loss. None: the row's."""
+    max_nonfinite_frac: float = Field(0.01, ge=0, le=1)
+    """Share of a step's tokens that may be NaN or infinite (masked and counted) before the run stops."""
+
+
+class ActorConfig(Section):
+    """The optimizer of the policy and the trust region of its loss."""
+
+    lr: float = Field(1e-6, gt=0)
+    """Peak learning rate of AdamW."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decoupled weight decay."""
+    grad_clip: float = Field(1.0, gt=0)
+    """Largest global gradient norm."""
+    warmup_steps: int = Field(0, ge=0)
+    """Optimizer steps in which the learning rate rises linearly from 0."""
+    lr_decay: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after warm-up, down to actor.min_lr_ratio at trainer.steps."""
+    min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """Last learning rate as a share of the peak, for linear and cosine."""
+    clip_ratio: float | None = Field(None, gt=0)
+    """Clip range of the probability ratio, both sides. Not together with the next two."""
+    clip_ratio_low: float | None = Field(None, gt=0)
+    """Lower side of the clip range. None: the algorithm's."""
+    clip_ratio_high: float | None = Field(None, gt=0)
+    """Upper side (clip-higher when larger than the lower). None: the algorithm's."""
+    clip_ratio_c: float | None = Field(None, gt=1)
+    """Dual clip: bound on the ratio where the advantage is negative. None: the algorithm's."""
+    ppo_epochs: int = Field(1, ge=1)
+    """Passes over a step's groups; above 1 the proximal logprobs are those at the start of the step."""
+    ppo_mini_batches: int = Field(1, ge=1)
+    """Optimizer steps that one pass is split into, by whole groups."""
+    micro_batch_tokens: int = Field(16384, ge=1)
+    """Most tokens, padding included, in one forward pass of a rank. It changes memory and speed, never the gradient."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
+
+    @model_validator(mode="after")
+    def one_way_to_clip(self) -> Self:
+        """Refuse two answers to one question, of which one would silently win."""
+        if self.clip_ratio is not None and (self.clip_ratio_low is not None or self.clip_ratio_high is not None):
+            raise ValueError(
+                f"actor.clip_ratio = {self.clip_ratio} sets both sides of the clip range, but actor.clip_ratio_low = "
+                f"{self.clip_ratio_low} or actor.clip_ratio_high = {self.clip_ratio_high} is set too. Keep one form."
+            )
+        return self
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are written and which are kept."""
+
+    every_steps: int = Field(10, ge=1)
+    """Steps between two checkpoints; one is also written at the end, at a graceful stop, and when the buffer is full."""
+    keep_last: int = Field(2, ge=1)
+    """Newest checkpoints that are kept."""
+    keep_every: int | None = Field(None, ge=1)
+    """Also keep each checkpoint whose step is a multiple of this, for ever."""
+
+
+class ParallelConfig(Section):
+    """How the policy is split over trainer ranks."""
+
+    fsdp: int = Field(1, ge=1)
+    """Ranks that share parameters, gradients and optimizer (FSDP2), one process each."""
+
+
+class TrainerConfig(Section):
+    """The training loop: how long, on how many ranks, and what is saved."""
+
+    steps: int = Field(100, ge=1)
+    """Training steps; each leases schedule.groups_per_step groups."""
+    parallel: ParallelConfig = ParallelConfig()
+    """Ranks."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    lease_wait_s: float = Field(21600.0, gt=0)
+    """Seconds to wait for groups before checkpointing and leaving with exit code 75, to be started with --resume."""
+    max_restarts: int = Field(3, ge=0)
+    """Times the ranks are started again from the newest checkpoint after one of them died."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where ranks compute; auto takes CUDA when there is one device for each rank."""
+    samples_per_eval: int = Field(4, ge=0)
+    """Held-out trajectories written out as text beside each evaluation's numbers."""
+
+
+class EvalConfig(Section):
+    """Held-out evaluation; its prompts travel through a ledger of their own, on the same servers."""
+
+    every_versions: int = Field(0, ge=0)
+    """Versions between two evaluations during the run; 0: only before the first step and after the last."""
+    n: int = Field(1, ge=1)
+    """Answers sampled per held-out prompt, at rollout.temperature."""
+    deadline_s: float = Field(3600.0, gt=0)
+    """Seconds an evaluation may take."""
