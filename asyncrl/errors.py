@@ -42,7 +42,7 @@ class RewardError(AsyncrlError, ValueError):
 
 
 class PreflightError(AsyncrlError):
-    """Something the run needs (Redis, a port, a device, disk space) is missing or misconfigured; nothing was started."""
+    """Something the run needs (Redis, a port, a device, disk) is missing or misconfigured; nothing was started."""
 
     exit_code = 3
 

@@ -1,0 +1,7 @@
+"""python -m asyncrl."""
+
+import sys
+
+from asyncrl.cli import main
+
+sys.exit(main())

@@ -1,0 +1,22 @@
+"""Prove from the ledger that no prompt was lost or trained twice. Exit code 1 if the accounts do not balance."""
+
+import argparse
+import json
+
+from asyncrl.commands.config_arguments import add_config_arguments, load_from
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Arguments of the command."""
+    add_config_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="print the audit as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Audit the run's buffer."""
+    from asyncrl.run.connections import open_buffer
+
+    with open_buffer(load_from(args).config) as buffer:
+        audit = buffer.audit()
+    print(json.dumps(audit.to_json()) if args.json else audit.render())
+    return 0 if audit.ok else 1

@@ -1,0 +1,36 @@
+"""The arguments that every command with a configuration shares: the file, overrides, and ways to look at it."""
+
+import argparse
+from pathlib import Path
+
+from asyncrl.load_config import LoadedConfig, describe, load
+
+
+def add_config_arguments(parser: argparse.ArgumentParser, *, mode: bool = False) -> None:
+    """Add CONFIG, overrides, and --print-config; with `mode`, also --mode."""
+    parser.add_argument("config", type=Path, help="YAML file of the run, for example configs/tiny_cpu.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys that win over the file: rollout.n=8")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print every key with where it comes from, and stop"
+    )
+    parser.add_argument("--help-keys", action=HelpKeys, help="print every key with its default and meaning, and stop")
+    if mode:
+        parser.add_argument("--mode", help="row of the table of modes: sync, colocate_async, separate_async")
+
+
+class HelpKeys(argparse.Action):
+    """Print the keys of the configuration; a flag that needs no file beside it, as --help needs none."""
+
+    def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help=help)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for key in describe():
+            print(f"{key.name} ({key.type}, default {key.default})\n    {key.description}")
+        parser.exit()
+
+
+def load_from(args: argparse.Namespace) -> LoadedConfig:
+    """Read what the arguments name. Raises ConfigError with every problem found."""
+    mode = getattr(args, "mode", None)
+    return load(args.config, [*args.overrides, *([f"mode={mode}"] if mode else [])])

@@ -1,0 +1,50 @@
+"""Reach the run's Redis, the user's or the embedded one, and open the two bridges over it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from asyncrl.config import Config
+from buffer import ReplayBuffer
+from weightsync import Transport, VersionLog, open_log, open_transport
+
+URL = "ASYNCRL_REDIS_URL"
+"""Environment variable with the address of Redis: how a parent tells its children, and a way to keep it out of files."""
+
+
+@contextmanager
+def redis_url(config: Config) -> Iterator[str]:
+    """The address of the run's Redis; the embedded one is found or started, and stopped by its last user."""
+    if config.buffer.url is not None:
+        yield config.buffer.url.get_secret_value()
+        return
+    if URL in os.environ:
+        yield os.environ[URL]
+        return
+    from buffer import embedded
+
+    with embedded.ensure(config.run.directory / "redis") as server:
+        yield server.url
+
+
+@contextmanager
+def open_buffer(config: Config, url: str | None = None) -> Iterator[ReplayBuffer]:
+    """The run's replay buffer, closed at the end.
+
+    Raises:
+        buffer.errors.ServerRefused: the server is missing, too old, evicts, or refuses the password; says the fix.
+    """
+    if url is None:
+        with redis_url(config) as found, open_buffer(config, found) as buffer:
+            yield buffer
+        return
+    buffer = ReplayBuffer.connect(url, config.run.name, config.buffer, config.staleness)
+    try:
+        yield buffer
+    finally:
+        buffer.close()
+
+
+def open_weights(config: Config, url: str) -> tuple[VersionLog, Transport]:
+    """The log of weight versions and what moves their parts."""
+    return open_log(url, config.run.name), open_transport(config.weightsync, url, config.run.name)

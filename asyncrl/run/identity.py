@@ -1,0 +1,27 @@
+"""What a run is made from, so that two commands that do not agree refuse each other at once."""
+
+from asyncrl.config import Config
+from asyncrl.data import Dataset, open_dataset
+from asyncrl.rollout.chat import ChatTemplate
+from buffer import RunRecord
+
+SCHEMA = 1
+
+
+def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset | None]:
+    """The training prompts, and the held-out ones if there are any. Raises DataError naming file, row and reason."""
+    train = open_dataset(config.data.train_files, config.data, chat)
+    held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
+    return train, held_out
+
+
+def run_record(config: Config, train: Dataset, chat: ChatTemplate) -> RunRecord:
+    """The part of the run record that both clusters know: equal on both, or the second one is refused."""
+    return RunRecord(
+        schema=SCHEMA,
+        dataset=train.fingerprint,
+        seed=config.run.seed,
+        group_size=config.rollout.n,
+        order=config.staleness.order,
+        tokenizer=chat.fingerprint,
+    )

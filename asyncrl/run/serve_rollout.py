@@ -1,0 +1,73 @@
+"""`asyncrl serve-rollout`: the supervisor of the rollout cluster on one machine.
+
+consumes  nothing: workers reserve prompts themselves    waits for     the stop flag, a signal, a child that ends
+produces  running hosts and workers                      unblocked by  their exits
+"""
+
+import asyncio
+import logging
+
+from asyncrl import waits
+from asyncrl.cluster import LocalCluster
+from asyncrl.config import Config
+from asyncrl.load_config import LoadedConfig
+from asyncrl.metrics.console import RunView
+from asyncrl.placement import place
+from asyncrl.rollout.chat import ChatTemplate
+from asyncrl.run.connections import URL, open_buffer, redis_url
+from asyncrl.run.devices import num_devices
+from asyncrl.run.handover import write_config
+from asyncrl.run.identity import open_prompts, run_record
+from asyncrl.run.missing import make_missing
+from asyncrl.run.rollout_side import RolloutSide
+from asyncrl.run.signals import stop_event
+from buffer import ReplayBuffer
+
+BEAT_S = 0.5
+log = logging.getLogger(__name__)
+
+
+def serve_rollout(loaded: LoadedConfig) -> int:
+    """Run until the run is finished or stopped, or a signal; returns the exit code."""
+    config = loaded.config
+    for path in make_missing(config):
+        print(f"starter: made {path}")
+    chat = ChatTemplate.from_model_dir(config.model.path)
+    record = run_record(config, open_prompts(config, chat)[0], chat)
+    with redis_url(config) as url, open_buffer(config, url) as buffer:
+        buffer.register(record)
+        return asyncio.run(_supervise(config, url, buffer))
+
+
+async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
+    directory = config.run.directory / "rollout"
+    cluster = LocalCluster(directory, {URL: url, **thread_limits(config)}, stop_timeout_s=config.cluster.stop_timeout_s)
+    placement = place(
+        ranks=0,
+        servers=config.inference.servers,
+        tp=config.inference.tp,
+        num_devices=num_devices(),
+        shares_devices=False,
+    )
+    side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement)
+    stop = stop_event(at_once=cluster.kill)
+    generation = buffer.stop_mark()
+    side.start()
+    try:
+        with RunView(f"{config.run.name}: rollout") as view:
+            while not stop.is_set() and buffer.stop_mark() == generation:
+                for event in side.tend():
+                    view.message(event)
+                view.update(await waits.in_thread(buffer.reports))
+                await waits.pause("rollout supervisor's beat", BEAT_S)
+            view.message("stopping: groups in flight are finished or given back")
+            await side.stop()
+    finally:
+        cluster.kill()
+    return 0
+
+
+def thread_limits(config: Config) -> dict[str, str]:
+    """Environment of every child: more threads than cores make each other wait at barriers."""
+    threads = str(config.cluster.threads)
+    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}

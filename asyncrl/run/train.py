@@ -1,0 +1,201 @@
+"""`asyncrl train`: the supervisor of the trainer's ranks, and of the rollout side where devices are shared.
+
+consumes  metrics.jsonl and reports, to show them     waits for     the ranks' ends, the stop flag, a signal
+produces  restarts from the newest checkpoint;        unblocked by  their exits
+          the summary at the end
+"""
+
+import asyncio
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from asyncrl import waits
+from asyncrl.cluster import Child, Failure, LocalCluster
+from asyncrl.config import Config
+from asyncrl.errors import AsyncrlError, ConfigError, FencedOut, PreflightError, ProcessDied, WaitTimeout
+from asyncrl.load_config import LoadedConfig, to_yaml
+from asyncrl.metrics.console import RunView
+from asyncrl.placement import Placement, place
+from asyncrl.rollout.chat import ChatTemplate
+from asyncrl.run.connections import URL, open_buffer, redis_url
+from asyncrl.run.devices import num_devices
+from asyncrl.run.finish import finish
+from asyncrl.run.handover import write_config
+from asyncrl.run.identity import open_prompts, run_record
+from asyncrl.run.missing import make_missing
+from asyncrl.run.progress import MetricsTail
+from asyncrl.run.rollout_side import RolloutSide
+from asyncrl.run.saved import has_checkpoints
+from asyncrl.run.serve_rollout import BEAT_S, thread_limits
+from asyncrl.run.signals import stop_event
+from buffer import ReplayBuffer
+
+NO_RESTART = (2, 3, 5, 6, FencedOut.exit_code, WaitTimeout.exit_code)
+"""Exit codes that starting again would repeat (configuration, machine, disk, numbers), or that forbid it."""
+
+
+def train(loaded: LoadedConfig, *, resume: bool) -> int:
+    """Run the trainer cluster until it has finished, or was stopped or failed; returns the exit code."""
+    config = loaded.config
+    directory = config.run.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    with only_trainer(directory):
+        if has_checkpoints(config) and not resume:
+            raise ConfigError(
+                f"run.name = {config.run.name}: {directory} holds checkpoints of an earlier run. "
+                "Go on with it by --resume, or choose another run.name or run.dir."
+            )
+        for path in make_missing(config):
+            print(f"starter: made {path}")
+        chat = ChatTemplate.from_model_dir(config.model.path)
+        prompts, held_out = open_prompts(config, chat)
+        (directory / "config.yaml").write_text(to_yaml(loaded))
+        with redis_url(config) as url, open_buffer(config, url) as buffer:
+            buffer.register(run_record(config, prompts, chat))
+            return asyncio.run(Supervisor(config, url, buffer, held_out=len(held_out or ())).run(resume=resume))
+
+
+class Supervisor:
+    """Starts the ranks, starts them again after a death, shows what they do, and closes the run with its summary."""
+
+    def __init__(self, config: Config, url: str, buffer: ReplayBuffer, *, held_out: int) -> None:
+        self._config, self._url, self._buffer, self._held_out = config, url, buffer, held_out
+        self._directory = config.run.directory
+        self._cluster = LocalCluster(
+            self._directory / "logs",
+            {URL: url, **thread_limits(config)},
+            stop_timeout_s=config.cluster.stop_timeout_s,
+        )
+        self._ranks: list[Child] = []
+        self._restarts = 0
+
+    async def run(self, *, resume: bool) -> int:
+        """Supervise to the end."""
+        config, plan = self._config, self._config.plan
+        placement = place(
+            ranks=config.trainer.parallel.fsdp,
+            servers=config.inference.servers if plan.shares_gpus else 0,
+            tp=config.inference.tp,
+            num_devices=num_devices(),
+            shares_devices=plan.shares_gpus,
+        )
+        config_file = write_config(config, self._directory / "logs" / "config.json")
+        side = RolloutSide(config, self._cluster, config_file, placement) if plan.shares_gpus else None
+        stop = stop_event(at_once=self._cluster.kill)
+        try:
+            with RunView(f"{config.run.name}: {config.mode}", total_steps=config.trainer.steps) as view:
+                if side is not None:
+                    side.start()
+                self._start_ranks(config_file, placement, resume=resume)
+                await self._watch(view, side, config_file, placement, stop)
+                finished = not stop.is_set() and self._buffer.stop_mark() == self._mark
+                report = await finish(config, self._url, self._buffer, finished=finished, view=view)
+                if finished:
+                    self._buffer.stop()  # the rollout cluster of a finished run has nothing left to do
+                if side is not None:
+                    await side.stop()
+        finally:
+            self._cluster.kill()
+        print(report.text)
+        print(report.path)
+        return 0
+
+    def _start_ranks(self, config_file: Path, placement: Placement, *, resume: bool) -> None:
+        self._mark = self._buffer.stop_mark()
+        world = len(placement.ranks)
+        port = free_port() if world > 1 else 0
+        self._ranks = [
+            self._cluster.start(
+                "trainer-rank",
+                f"rank-{rank}",
+                ["--config", str(config_file), "--held-out", str(self._held_out), *(["--resume"] if resume else [])],
+                {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": str(world),
+                    "LOCAL_RANK": "0",
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+                },
+            )
+            for rank, devices in enumerate(placement.ranks)
+        ]
+
+    async def _watch(
+        self, view: RunView, side: RolloutSide | None, config_file: Path, placement: Placement, stop: asyncio.Event
+    ) -> None:
+        """Return when every rank has ended well; raise what cannot be mended."""
+        tail = MetricsTail(self._directory / "metrics.jsonl")
+        asked = False
+        while True:
+            for step in tail.new_lines():
+                view.step(step)
+            codes = [rank.exit_code() for rank in self._ranks]
+            if all(code == 0 for code in codes):
+                return
+            failed = next((failure for rank in self._ranks if (failure := rank.failure()) is not None), None)
+            if failed is not None:
+                await self._restart(failed, view, config_file, placement)
+            if side is not None:
+                for event in side.tend():
+                    view.message(event)
+            if stop.is_set() and not asked:
+                asked = True
+                view.message("stopping: the trainer finishes its step and writes a checkpoint")
+                await self._stop_ranks()
+            view.update(await waits.in_thread(self._buffer.reports))
+            await waits.pause("trainer supervisor's beat", BEAT_S)
+
+    async def _stop_ranks(self) -> None:
+        ranks = self._ranks
+        await self._cluster.stop(ranks)
+
+    async def _restart(self, failed: Failure, view: RunView, config_file: Path, placement: Placement) -> None:
+        """All ranks go back to the newest checkpoint together; what a restart would repeat is raised instead."""
+        await self._cluster.stop([rank for rank in self._ranks if rank in self._cluster.children])
+        if failed.exit_code in NO_RESTART:
+            raise ended(failed, failed.exit_code)
+        if self._restarts >= self._config.trainer.max_restarts:
+            raise ended(failed, ProcessDied.exit_code)
+        self._restarts += 1
+        view.message(
+            f"{failed.message}; all ranks go on from the newest checkpoint "
+            f"({self._restarts} of {self._config.trainer.max_restarts} restarts)"
+        )
+        self._start_ranks(config_file, placement, resume=True)
+
+
+def ended(failed: Failure, exit_code: int) -> AsyncrlError:
+    """The error of a rank that ended for good, with its own words and exit code."""
+    error = ProcessDied(failed.message)
+    error.exit_code = exit_code
+    return error
+
+
+@contextmanager
+def only_trainer(directory: Path) -> Iterator[None]:
+    """Hold the run directory's lock: two trainers in it would overwrite each other's metrics and checkpoints."""
+    with (directory / "train.lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise PreflightError(
+                f"{directory} is in use by another `asyncrl train` (pid {file.read().strip() or 'unknown'}). "
+                "Stop it first, or choose another run.dir."
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nothing listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
