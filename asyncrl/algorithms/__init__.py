@@ -1,0 +1,62 @@
+"""The algorithms: a table of vetted rows, and `resolve`, which applies a configuration to one of them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from asyncrl.algorithms import (
+    cispo,
+    dapo,
+    dppo_kl,
+    dppo_tv,
+    dr_grpo,
+    gmpo,
+    gpg,
+    grpo,
+    grpo_passk,
+    gspo,
+    opo,
+    overrides,
+    reinforce_pp,
+    reinforce_pp_baseline,
+    rloo,
+    sapo,
+)
+from asyncrl.algorithms.base import Algorithm
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        "grpo": grpo.ALGORITHM,
+        "dr_grpo": dr_grpo.ALGORITHM,
+        "dapo": dapo.ALGORITHM,
+        "rloo": rloo.ALGORITHM,
+        "gspo": gspo.ALGORITHM,
+        "cispo": cispo.ALGORITHM,
+        "reinforce_pp": reinforce_pp.ALGORITHM,
+        "reinforce_pp_baseline": reinforce_pp_baseline.ALGORITHM,
+        "opo": opo.ALGORITHM,
+        "gpg": gpg.ALGORITHM,
+        "gmpo": gmpo.ALGORITHM,
+        "sapo": sapo.ALGORITHM,
+        "dppo_tv": dppo_tv.ALGORITHM,
+        "dppo_kl": dppo_kl.ALGORITHM,
+        "grpo_passk": grpo_passk.ALGORITHM,
+    }
+)
+
+
+def resolve(
+    algorithm: overrides.AlgorithmSection, actor: overrides.ActorSection, *, max_new_tokens: int | None = None
+) -> Algorithm:
+    """The algorithm that a configuration describes: the named row with every key that is set in place of its own.
+
+    Args:
+        algorithm: the section `algorithm`.
+        actor: the section `actor`, of which the clip range is read.
+        max_new_tokens: rollout.max_new_tokens, the divisor of seq-mean-token-sum-norm unless norm_length is set.
+    Raises:
+        ConfigError: a name that is not known, or keys that contradict each other or have no effect together.
+    """
+    return overrides.apply(ALGORITHMS, algorithm, actor, max_new_tokens)
+
+
+__all__ = ["ALGORITHMS", "Algorithm", "resolve"]

@@ -1,0 +1,140 @@
+"""What an algorithm is: a row of data that names pure functions and their settings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+from torch import Tensor
+
+from asyncrl.algorithms.masking import Metrics
+from asyncrl.errors import NumericsError
+
+Total: TypeAlias = Callable[[Tensor], Tensor]
+"""Sums a float64 vector over the ranks that share a batch (`alone` on one rank)."""
+
+
+def alone(values: Tensor) -> Tensor:
+    """The sum over ranks when there is one."""
+    return values
+
+
+class NonFiniteError(NumericsError):
+    """More of a step's tokens than allowed had a NaN or infinite loss or log ratio."""
+
+
+@dataclass(frozen=True)
+class TokenLoss:
+    """A policy loss before aggregation."""
+
+    loss_BT: Tensor
+    """[B, T] float32, to be minimised; exactly 0, with gradient 0, at masked and non-finite positions."""
+    metrics: Metrics
+    """clip_frac, approx_kl and others, over valid tokens; always `nonfinite_tokens`."""
+    nonfinite_BT: Tensor
+    """[B, T] bool: valid tokens that were left out because log ratio or loss was not finite."""
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How much each token counts for having been sampled by another policy; all of it detached."""
+
+    weights_BT: Tensor
+    """[B, T] float32 importance weights, >= 0, 0 at masked positions."""
+    keep_BT: Tensor
+    """[B, T] bool, False at masked and rejected positions. Rejection leaves the loss's denominators as they were."""
+    metrics: Metrics
+    nonfinite_BT: Tensor
+    """[B, T] bool: valid tokens whose log ratio was NaN; their weight is 0."""
+    extremes: dict[str, Tensor] = field(default_factory=dict)
+    """Metrics whose names end in max or min: reduced by that over micro-batches and ranks."""
+
+
+class AdvantageEstimator(Protocol):
+    """Rewards to advantages. Takes whole groups: a rank that sees part of a group would centre on part of it."""
+
+    def __call__(self, rewards: Tensor, mask_BT: Tensor, group_ids_B: Tensor, *, total: Total = alone) -> Tensor:
+        """Advantages of every policy token.
+
+        Args:
+            rewards: [B] float, one a row, NaN for a row that has no score: it is left out of its group's statistics
+                and gets 0. Or [B, T] token rewards.
+            mask_BT: bool, True on policy tokens, before any rejection.
+            group_ids_B: int64, opaque; rows of one group share one.
+            total: sums over ranks, used by estimators with statistics over the whole batch.
+        Returns:
+            [B, T] float32, 0 at masked positions.
+        """
+        ...
+
+
+class CorrectionRule(Protocol):
+    """Compares the trainer's logprobs with those the sampler recorded."""
+
+    def __call__(self, trainer_BT: Tensor, sampler_BT: Tensor, mask_BT: Tensor) -> Correction: ...
+
+
+class PolicyLoss(Protocol):
+    """A token loss. In losses.py and sequence_losses.py; held to tests/contract/test_algorithms.py."""
+
+    def __call__(
+        self,
+        logprobs_BT: Tensor,
+        proximal_BT: Tensor,
+        advantages_BT: Tensor,
+        mask_BT: Tensor,
+        weights_BT: Tensor | None = None,
+    ) -> TokenLoss:
+        """Loss of every token.
+
+        Args:
+            logprobs_BT: float, nats, under the weights being trained, at the sampling temperature; with gradient.
+            proximal_BT: float, nats, the policy that the ratio and its clip range are centred on.
+            advantages_BT: float.
+            mask_BT: bool, True on policy tokens.
+            weights_BT: rollout weights >= 0 that multiply the loss; 0 where a token was rejected.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One row of ALGORITHMS: a vetted combination. `resolve` replaces the parts that the configuration names."""
+
+    name: str
+    advantage: AdvantageEstimator
+    correction: CorrectionRule | None
+    """None: the sampler's policy is taken for the trainer's."""
+    loss: PolicyLoss
+    aggregation: str
+    """A mode of `aggregation.aggregate`."""
+    norm_length: int | None
+    """Tokens that seq-mean-token-sum-norm divides by: a constant of the run, never a tensor's width."""
+    kl_coef: float
+    kl_estimator: str
+    entropy_coef: float
+    filter_zero_variance: bool
+    """Leave groups without a difference in reward out of the loss (dynamic sampling)."""
+    source: str
+    max_nonfinite_frac: float = 0.01
+    bypass: bool = False
+    """Two policies instead of three: the sampler's logprobs are the centre of the ratio, and the correction compares
+    the current ones with them. A ratio loss then takes rejection rules only, for its ratio already is the weight."""
+
+
+def require_finite(num_nonfinite: float, num_tokens: float, *, limit: float) -> None:
+    """Stop a step in which too many tokens had no finite loss. Call it on the sums over ranks, before the optimizer.
+
+    Args:
+        num_nonfinite: numerator of the metric `nonfinite_tokens`, summed over micro-batches and ranks.
+        num_tokens: its count.
+        limit: largest share, `algorithm.max_nonfinite_frac`.
+    Raises:
+        NonFiniteError: the share is above the limit.
+    """
+    if num_nonfinite > limit * num_tokens:
+        raise NonFiniteError(
+            f"{num_nonfinite:.0f} of {num_tokens:.0f} tokens of this step have a NaN or infinite loss or log ratio: "
+            f"{num_nonfinite / num_tokens:.2%} > algorithm.max_nonfinite_frac = {limit:.2%}. They were masked, but a "
+            "step on the rest would hide broken weights or logprobs, so the optimizer was not run. Look at actor/"
+            "grad_norm of the steps before (lower actor.lr), at model.dtype, and at the servers' logprobs."
+        )

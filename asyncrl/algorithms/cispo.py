@@ -1,0 +1,21 @@
+"""CISPO: GRPO's advantages on the log-likelihood, weighted by the clipped ratio, so that every token is trained."""
+
+from functools import partial
+
+from asyncrl.algorithms.advantages import group_relative
+from asyncrl.algorithms.base import Algorithm
+from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
+
+ALGORITHM = Algorithm(
+    name="cispo",
+    advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
+    correction=CORRECTIONS["tis"],
+    loss=LOSSES["cispo"].loss,
+    aggregation=LOSSES["cispo"].aggregation,
+    norm_length=None,
+    kl_coef=0.0,
+    kl_estimator="k3",
+    entropy_coef=0.0,
+    filter_zero_variance=False,
+    source="arXiv:2506.13585",
+)

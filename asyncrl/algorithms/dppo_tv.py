@@ -1,0 +1,21 @@
+"""DPPO: GRPO's advantages in a trust region of total variation, token by token."""
+
+from functools import partial
+
+from asyncrl.algorithms.advantages import group_relative
+from asyncrl.algorithms.base import Algorithm
+from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
+
+ALGORITHM = Algorithm(
+    name="dppo_tv",
+    advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
+    correction=CORRECTIONS["tis"],
+    loss=LOSSES["dppo_tv"].loss,
+    aggregation=LOSSES["dppo_tv"].aggregation,
+    norm_length=None,
+    kl_coef=0.0,
+    kl_estimator="k3",
+    entropy_coef=0.0,
+    filter_zero_variance=False,
+    source="arXiv:2602.04879",
+)

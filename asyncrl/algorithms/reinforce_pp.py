@@ -1,0 +1,21 @@
+"""REINFORCE++: returns whitened over the whole batch, no groups."""
+
+from functools import partial
+
+from asyncrl.algorithms.advantages import whitened_returns
+from asyncrl.algorithms.base import Algorithm
+from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
+
+ALGORITHM = Algorithm(
+    name="reinforce_pp",
+    advantage=partial(whitened_returns, gamma=1.0),
+    correction=CORRECTIONS["tis"],
+    loss=LOSSES["ppo_clip"].loss,
+    aggregation="token-mean",
+    norm_length=None,
+    kl_coef=0.0,
+    kl_estimator="k2",
+    entropy_coef=0.0,
+    filter_zero_variance=False,
+    source="arXiv:2501.03262",
+)

@@ -1,0 +1,368 @@
+"""Calls our functions with the names and shapes of the golden cases."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any  # a case's inputs and results are whatever its JSON holds
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms import ALGORITHMS, advantages, losses, sequence_losses
+from asyncrl.algorithms.aggregation import Denominators, aggregate, count
+from asyncrl.algorithms.base import Algorithm, TokenLoss
+from asyncrl.algorithms.corrections import Weighting, correct, normalized
+from asyncrl.algorithms.kl import KLController, kl_estimate, kl_full
+from asyncrl.algorithms.logprobs import entropy, sum_pi_squared, token_logprobs
+from asyncrl.algorithms.masking import Metrics
+from asyncrl.algorithms.measures import finish
+from asyncrl.algorithms.mismatch import mismatch, probability_difference
+from asyncrl.algorithms.objective import Objective, policy_objective
+from asyncrl.algorithms.rejection import Rule, minimum_variance_kept
+from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl, zero_variance
+from asyncrl.algorithms.staleness import lag_metrics, proximal_logprobs
+from asyncrl.algorithms.whitening import whiten
+from tests.unit.asyncrl.algorithms.golden import Adapter
+
+Inputs = Mapping[str, Any]
+Results = Mapping[str, Any]
+
+
+def _mask(inputs: Inputs) -> Tensor:
+    return torch.as_tensor(inputs["mask"]) > 0
+
+
+def _ids(labels: Sequence[str]) -> Tensor:
+    order = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    return torch.tensor([order[label] for label in labels])
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.clone().requires_grad_()
+
+
+def _numbers(sums: Metrics, extremes: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+    return {name.rpartition("/")[2]: value for name, value in finish(sums, extremes).items()}
+
+
+def _group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
+    def run(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+        settings = {ours: params[theirs] for ours, theirs in (name.split("=") for name in names)}
+        ids = _ids(inputs["group_ids"])
+        return {"advantages": estimate(inputs["rewards"], _mask(inputs), ids, **settings)}
+
+    return run
+
+
+def _reinforce_pp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    rewards, mask, gamma = inputs["rewards"], _mask(inputs), params["gamma"]
+    return {
+        "advantages": advantages.whitened_returns(rewards, mask, torch.zeros(len(rewards)), gamma=gamma),
+        "returns": advantages.discounted_returns(rewards, mask, gamma=gamma),
+    }
+
+
+def _whiten(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    return {"value": whiten(inputs["values"], _mask(inputs), shift_mean=params["shift_mean"])}
+
+
+def _aggregate(values: Tensor, mask: Tensor, params: Mapping[str, Any], mode: str) -> Tensor:
+    return aggregate(
+        values,
+        mask,
+        mode,
+        global_tokens=params.get("global_tokens"),
+        global_seqs=params.get("global_seqs"),
+        norm_length=params.get("norm_length"),
+        dp_size=params.get("dp_size", 1),
+    )
+
+
+def _agg_loss(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf = _leaf(inputs["loss"])
+    value = _aggregate(leaf, _mask(inputs), params, params["mode"])
+    value.backward()
+    return {"value": value, "grad": leaf.grad}
+
+
+def _agg_split(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    mask = _mask(inputs)
+    micro_values = [
+        torch.stack([_aggregate(inputs["loss"][rows], mask[rows], params, params["mode"]) for rows in ranks])
+        for ranks in params["rows"]
+    ]
+    return {"micro_values": micro_values, "total": torch.stack([v.sum() for v in micro_values]).mean()}
+
+
+def _kl_estimate(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf = _leaf(inputs["logp"])
+    value = kl_estimate(leaf, inputs["ref_logp"], params["kind"])
+    value.sum().backward()
+    return {"value": value, "grad_logp": leaf.grad}
+
+
+def _kl_full(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf = _leaf(inputs["logits"])
+    value = kl_full(leaf, inputs["ref_logits"])
+    value.sum().backward()
+    return {"value": value, "grad_logits": leaf.grad}
+
+
+def _controller(params: Mapping[str, Any]) -> KLController:
+    if params["type"] == "fixed":
+        return KLController(params["kl_coef"])
+    return KLController(params["kl_coef"], target=params["target_kl"], horizon=params["horizon"])
+
+
+def _kl_controller(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    controller, coefs = _controller(params), []
+    for kl, num_rows in zip(inputs["kl"], inputs["n"], strict=True):
+        controller = controller.updated(kl, num_rows)
+        coefs.append(controller.coef)
+    return {"coef_after": coefs}
+
+
+def _kl_in_reward(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    controller = _controller(params)
+    rewards, (total, rows) = subtract_kl(
+        inputs["scores"],
+        inputs["old_logp"],
+        inputs["ref_logp"],
+        _mask(inputs),
+        coef=controller.coef,
+        kind=params["kind"],
+    )
+    kl = float(total / rows)
+    after = controller.updated(kl, int(rows)).coef
+    return {"rewards": rewards, "kl": kl, "coef_used": controller.coef, "coef_after": after}
+
+
+def _loss(
+    loss: Callable[..., TokenLoss], settings: Mapping[str, str] | None = None, *, mode: str | None = None
+) -> Adapter:
+    """`settings`: our keyword by the case's parameter. `mode`: the aggregation, where the case's has no meaning."""
+
+    def run(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+        leaf, mask = _leaf(inputs["logp"]), _mask(inputs)
+        keywords = {ours: params[theirs] for theirs, ours in (settings or {}).items()}
+        tokens = loss(leaf, inputs["old_logp"], inputs["advantages"], mask, inputs.get("is_weights"), **keywords)
+        value = _aggregate(tokens.loss_BT, mask, params, mode or params["agg"])
+        value.backward()
+        return {"loss": value, "grad_logp": leaf.grad, "metrics": _numbers(tokens.metrics)}
+
+    return run
+
+
+_CLIP = {"clip_low": "low", "clip_high": "high"}
+
+
+def _denominators(mask: Tensor, params: Mapping[str, Any]) -> Denominators:
+    tokens, rows = count(mask)
+    given = (params.get("global_tokens"), params.get("global_seqs"))
+    return Denominators(given[0] or tokens, given[1] or rows, params.get("dp_size", 1))
+
+
+def _weighting(spec: Mapping[str, Any] | None) -> Weighting | None:
+    return None if spec is None else Weighting(spec["level"], spec["mode"], upper=spec["upper"], lower=spec["lower"])
+
+
+def _rules(specs: Sequence[Mapping[str, Any]]) -> list[Rule]:
+    """The cases give k1 bounds on the inverse of the ratio that our rules bound."""
+    rules = []
+    for spec in specs:
+        bounds = spec.get("bounds_inv_ratio")
+        inverted = None if bounds is None else (1 / bounds[1], 1 / bounds[0])
+        rules.append(Rule(spec["level"], spec["stat"], upper=spec.get("upper"), bounds=inverted))
+    return rules
+
+
+def _algorithm(params: Mapping[str, Any], **changes: Any) -> Algorithm:
+    clip = partial(losses.ppo_clip, low=params["clip_low"], high=params["clip_high"], dual_clip=params["dual_clip_c"])
+    settings = {"loss": clip, "aggregation": params["agg"], "norm_length": params["norm_length"], "correction": None}
+    return replace(ALGORITHMS["grpo"], **(settings | changes))
+
+
+def _corrected(inputs: Inputs, leaf: Tensor, objective: Objective) -> Results:
+    objective.loss.backward()
+    found = objective.correction
+    extra = {} if found is None else {"weights": found.weights_BT, "mask": found.keep_BT.float()}
+    return {"loss": objective.loss, "grad_logp": leaf.grad} | extra
+
+
+def _decoupled(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf, mask = _leaf(inputs["logp"]), _mask(inputs)
+    correction = partial(correct, weighting=_weighting(params["is"]), rules=_rules(params["rules"]))
+    objective = policy_objective(
+        _algorithm(params, correction=correction),
+        leaf,
+        inputs["behaviour_logp"],
+        inputs["advantages"],
+        mask,
+        _denominators(mask, params),
+        proximal_BT=inputs["proximal_logp"],
+    )
+    return _corrected(inputs, leaf, objective)
+
+
+def _bypass(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf, mask = _leaf(inputs["logp"]), _mask(inputs)
+    correction = partial(correct, weighting=_weighting(params["is"]), rules=_rules(params["rules"]))
+    changes: dict[str, Any] = {"bypass": True, "correction": correction}
+    if params["loss"] == "reinforce":
+        changes["loss"] = losses.reinforce
+    objective = policy_objective(
+        _algorithm(params, **changes),
+        leaf,
+        inputs["behaviour_logp"],
+        inputs["advantages"],
+        mask,
+        _denominators(mask, params),
+    )
+    return _corrected(inputs, leaf, objective)
+
+
+def _total(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf, entropies, mask = _leaf(inputs["logp"]), _leaf(inputs["entropy"]), _mask(inputs)
+    coefs = {"entropy_coef": params["entropy_coef"], "kl_coef": params["kl_coef"], "kl_estimator": params["kl_kind"]}
+    objective = policy_objective(
+        _algorithm(params, **coefs),
+        leaf,
+        inputs["old_logp"],
+        inputs["advantages"],
+        mask,
+        _denominators(mask, params),
+        proximal_BT=inputs["old_logp"],
+        reference_BT=inputs["ref_logp"],
+        entropy_BT=entropies,
+    )
+    objective.loss.backward()
+    values = finish(objective.metrics)
+    return {
+        "loss": objective.loss,
+        "policy": values["loss/policy"],
+        "kl": values["loss/kl"],
+        # With coefficient 0 the entropy is not in the loss; the case expects it all the same.
+        "entropy_value": _aggregate(inputs["entropy"], mask, params, params["agg"]),
+        "grad_logp": leaf.grad,
+        "grad_entropy": torch.zeros_like(entropies) if entropies.grad is None else entropies.grad,
+    }
+
+
+def _loss_entropy(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    leaf, mask = _leaf(inputs["logits"]), _mask(inputs)
+    token_entropy = entropy(leaf)
+    value = _aggregate(token_entropy, mask, params, params["agg"])
+    value.backward()
+    return {"value": value, "grad_logits": leaf.grad, "token_entropy": token_entropy}
+
+
+def _logp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    temperature = params.get("temperature", 1.0)
+    return {"value": token_logprobs(inputs["logits"], inputs["labels"], temperature=temperature)}
+
+
+def _tensors(values: Any) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.tensor([[float(v) for v in row] for row in values])
+
+
+def _policies(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
+    return _tensors(inputs["train_logp"]), _tensors(inputs["rollout_logp"]), _mask(inputs)
+
+
+def _is_weights(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    found = correct(*_policies(inputs), weighting=_weighting(params))
+    values, weights = _numbers(found.metrics, found.extremes), found.weights_BT
+    if params["normalize"]:
+        values["norm_factor"] = values.get("mean" if params["level"] == "token" else "seq_mean", 0.0)
+        weights = normalized(weights, values["norm_factor"])
+    return {"weights": weights, "metrics": values}
+
+
+def _reject(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    found = correct(*_policies(inputs), weighting=None, rules=_rules(params["rules"]))
+    return {"mask": found.keep_BT.float(), "metrics": _numbers(found.metrics)}
+
+
+def _measured(measure: Callable[..., tuple[Metrics, dict[str, Tensor]]]) -> Adapter:
+    return lambda inputs, params: {"metrics": _numbers(*measure(*_policies(inputs)))}
+
+
+def _overlong(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    lengths, scores = torch.as_tensor(inputs["lengths"]), torch.as_tensor(inputs["scores"])
+    penalty = overlong_penalty(
+        lengths, max_length=params["max_length"], buffer=params["buffer"], factor=params["factor"]
+    )
+    return {"penalty": penalty, "rewards": scores + penalty}
+
+
+def _filter_groups(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    found = zero_variance(inputs["groups"])
+    return {
+        "dropped": list(found.dropped),
+        "dropped_value_counts": {str(value): number for value, number in found.counts_by_value.items()},
+    }
+
+
+def _stale_metrics(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    versions = torch.as_tensor(inputs["versions"])
+    return {"metrics": _numbers(*lag_metrics(versions, _mask(inputs), current=params["current_version"]))}
+
+
+def _proximal(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    mixed = proximal_logprobs(
+        inputs["behaviour_logp"],
+        inputs["logp"],
+        inputs["versions"],
+        current=params["current_version"],
+        method=params["method"],
+    )
+    return {"proximal_logp": mixed}
+
+
+def _m2po(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    return {"mask": minimum_variance_kept(*_policies(inputs), threshold=params["threshold"]).float()}
+
+
+ADAPTERS: Mapping[str, Adapter] = {
+    "adv.grpo": _group_advantage(
+        advantages.group_relative, "divide_by_std=norm_by_std", "eps=eps", "singleton=singleton"
+    ),
+    "adv.rloo": _group_advantage(advantages.leave_one_out, "singleton=singleton"),
+    "adv.opo": _group_advantage(advantages.length_weighted_baseline, "singleton=singleton"),
+    "adv.gpg": _group_advantage(advantages.scaled_by_informative, "f_norm=f_norm", "singleton=singleton"),
+    "adv.grpo_passk": _group_advantage(advantages.best_of_group, "divide_by_std=norm_by_std", "eps=eps"),
+    "adv.reinforce_pp_baseline": _group_advantage(advantages.group_baseline_whitened, "singleton=singleton"),
+    "adv.reinforce_pp": _reinforce_pp,
+    "stats.whiten": _whiten,
+    "agg.loss": _agg_loss,
+    "agg.split": _agg_split,
+    "kl.estimate": _kl_estimate,
+    "kl.full": _kl_full,
+    "kl.controller": _kl_controller,
+    "kl.in_reward": _kl_in_reward,
+    "loss.ppo_clip": _loss(losses.ppo_clip, _CLIP | {"dual_clip_c": "dual_clip"}),
+    "loss.gspo": _loss(sequence_losses.gspo, _CLIP),
+    "loss.cispo": _loss(losses.cispo, _CLIP),
+    "loss.reinforce": _loss(losses.reinforce),
+    "loss.gmpo": _loss(sequence_losses.gmpo, _CLIP, mode="seq-mean-token-sum"),
+    "loss.sapo": _loss(losses.sapo, {"tau_pos": "tau_positive", "tau_neg": "tau_negative"}),
+    "loss.dppo_tv": _loss(losses.dppo_tv, _CLIP | {"ratio_cap": "ratio_cap"}),
+    "loss.dppo_kl": _loss(losses.dppo_kl, _CLIP | {"ratio_cap": "ratio_cap"}),
+    "loss.dro": _loss(losses.dro, {"dro_beta": "beta"}),
+    "loss.total": _total,
+    "loss.entropy": _loss_entropy,
+    "loss.decoupled_ppo": _decoupled,
+    "loss.bypass": _bypass,
+    "logits.entropy": lambda inputs, params: {"value": entropy(inputs["logits"])},
+    "logits.logp": _logp,
+    "logits.sum_pi_sq": lambda inputs, params: {"value": sum_pi_squared(inputs["logits"])},
+    "rollout.is_weights": _is_weights,
+    "rollout.reject": _reject,
+    "rollout.mismatch": _measured(mismatch),
+    "rollout.prob_diff": _measured(probability_difference),
+    "reward.overlong": _overlong,
+    "dapo.filter_groups": _filter_groups,
+    "stale.metrics": _stale_metrics,
+    "stale.proximal_logp": _proximal,
+    "stale.m2po_mask": _m2po,
+}
