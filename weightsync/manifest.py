@@ -1,0 +1,194 @@
+"""The layout that trainer and servers must share: tensors, their places in the address space, and ties."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import blake3
+import msgpack
+
+from weightsync.errors import LayoutMismatch, ModelDirError, ShardError
+from weightsync.layout import ITEMSIZE, MAX_ADDRESS, MAX_BUCKET_WORDS, Bucket, Segment, TensorSpec, by_name
+from weightsync.model_dir import ModelDir
+
+__all__ = ["Bucket", "Manifest", "Segment", "TensorSpec"]
+
+_SCHEMA = 1
+_FLOATS = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Tensors in address order. `ties` are (alias, tensor): names that hold no words of their own."""
+
+    tensors: tuple[TensorSpec, ...]
+    ties: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        at = 0
+        for spec in self.tensors:
+            if spec.dtype not in ITEMSIZE or spec.offset != at:
+                raise ValueError(f"tensor {spec.name}: dtype {spec.dtype} at address {spec.offset}, expected {at}.")
+            at += spec.num_addresses
+        if at >= MAX_ADDRESS:
+            raise ValueError(f"the model takes {at} addresses; the digest mixes an address of 48 bits.")
+        if len(by_name(self.tensors)) != len(self.tensors):
+            raise ValueError("a tensor is listed twice.")
+
+    @classmethod
+    def of(cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]], ties: Iterable[tuple[str, str]] = ()) -> Self:
+        """A manifest of (name, dtype, shape), in the order of names."""
+        specs, at = [], 0
+        for name, dtype, shape in sorted(tensors):
+            specs.append(TensorSpec(name, dtype, tuple(shape), at))
+            at += specs[-1].num_addresses
+        return cls(tuple(specs), tuple(sorted(ties)))
+
+    @classmethod
+    def from_model_dir(cls, path: Path, wire_dtype: str) -> Self:
+        """The manifest of a model directory whose floating tensors are in the wire dtype.
+
+        With tied embeddings `lm_head.weight` is a tie of the embedding, whether or not the files list it: it is sent
+        once, and both sides get one layout from either kind of directory.
+
+        Raises:
+            ModelDirError: the directory cannot be read, or a tensor is in another float dtype. Casting here would give
+                a version 0.0 whose bits depend on who cast them.
+        """
+        directory = ModelDir(path)
+        tied = {}
+        if directory.ties_embeddings:
+            embedding = next((name for name in directory.tensors if name.endswith("embed_tokens.weight")), None)
+            tied = {} if embedding is None else {"lm_head.weight": embedding}
+        for name, stored in directory.tensors.items():
+            if name not in tied and stored.dtype in _FLOATS and stored.dtype != wire_dtype:
+                raise ModelDirError(
+                    f"{path}: tensor {name} is {stored.dtype}, the wire dtype is {wire_dtype}. Trainer and servers "
+                    "must start from the same bits: save the model in the wire dtype, or set model.wire_dtype to "
+                    f"{stored.dtype}."
+                )
+        names = [name for name in directory.tensors if name not in tied]
+        return cls.of(((n, directory.tensors[n].dtype, directory.tensors[n].shape) for n in names), tied.items())
+
+    @cached_property
+    def layout_id(self) -> str:
+        """16 hex digits: the first 8 bytes of blake3 of the canonical encoding."""
+        return blake3.blake3(self.to_bytes()).digest(8).hex()
+
+    @property
+    def layout_number(self) -> int:
+        """The layout id as it stands in a frame's header."""
+        return int(self.layout_id, 16)
+
+    @cached_property
+    def by_name(self) -> dict[str, TensorSpec]:
+        return by_name(self.tensors)
+
+    @property
+    def num_words(self) -> int:
+        return sum(spec.num_words for spec in self.tensors)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(spec.num_words * spec.width for spec in self.tensors)
+
+    def whole(self) -> list[Segment]:
+        """Every tensor as one segment, empty ones left out."""
+        return [Segment(spec.name, 0, spec.num_words) for spec in self.tensors if spec.num_words]
+
+    def to_bytes(self) -> bytes:
+        """The canonical encoding, equal on every machine."""
+        tensors = [[spec.name, spec.dtype, list(spec.shape)] for spec in self.tensors]
+        packed: bytes = msgpack.packb([_SCHEMA, tensors, [list(tie) for tie in self.ties]])
+        return packed
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Self:
+        """The manifest of `to_bytes`.
+
+        Raises:
+            LayoutMismatch: the bytes are not a manifest of this schema.
+        """
+        try:
+            schema, tensors, ties = msgpack.unpackb(blob)
+            if schema != _SCHEMA:
+                raise LayoutMismatch(f"manifest schema {schema}, this build reads {_SCHEMA}. Run the same asyncrl.")
+            return cls.of(((n, d, tuple(s)) for n, d, s in tensors), ((a, b) for a, b in ties))
+        except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+            if isinstance(error, LayoutMismatch):
+                raise
+            raise LayoutMismatch(f"the log's manifest cannot be read ({error!r}).") from error
+
+    def check(self, other: "Manifest", ours: str, theirs: str) -> None:
+        """Refuse to exchange weights with `other`; `ours` and `theirs` say in the message who holds what.
+
+        Raises:
+            LayoutMismatch: names the first tensor that differs, with both sides' shape and dtype.
+        """
+        if self.layout_id == other.layout_id:
+            return
+        mine, other_specs = self.by_name, other.by_name
+        difference = f"ties {self.ties} and {other.ties}"
+        for name in sorted(mine.keys() | other_specs.keys()):
+            a, b = mine.get(name), other_specs.get(name)
+            if a is None or b is None or (a.dtype, a.shape) != (b.dtype, b.shape):
+                difference = f"tensor {name}: {ours} has {_describe(a)}, {theirs} has {_describe(b)}"
+                break
+        raise LayoutMismatch(
+            f"{difference}. Weights of one cannot be added to the other, so nothing is exchanged. Point both at the "
+            "same model."
+        )
+
+    def buckets(self, segments: Sequence[Segment], words: int, rank: int = 0, first_id: int = 0) -> list[Bucket]:
+        """Cut one rank's segments into buckets of at most `words` words.
+
+        A segment of half a bucket or more is cut into even pieces of its own, so that it is diffed where it lies;
+        smaller ones are grouped, since a frame costs about 150 bytes and 10 us whatever it holds.
+
+        Raises:
+            ShardError: a segment is not part of a tensor of this manifest.
+        """
+        if not 0 < words <= MAX_BUCKET_WORDS:
+            raise ValueError(f"bucket_words = {words} must be in 1..{MAX_BUCKET_WORDS}.")
+        groups: list[tuple[int, list[Segment]]] = []
+        open_groups: dict[int, list[Segment]] = {}
+        room: dict[int, int] = {}
+        for segment in segments:
+            width = self._checked(segment).width
+            if 2 * segment.words >= words:
+                groups.extend((width, [piece]) for piece in _even_pieces(segment, words))
+                continue
+            if room.get(width, 0) < segment.words:
+                open_groups[width], room[width] = [], words
+                groups.append((width, open_groups[width]))
+            open_groups[width].append(segment)
+            room[width] -= segment.words
+        return [Bucket(first_id + i, rank, width, tuple(group)) for i, (width, group) in enumerate(groups)]
+
+    def _checked(self, segment: Segment) -> TensorSpec:
+        spec = self.by_name.get(segment.tensor)
+        if spec is None:
+            raise ShardError(
+                f"the trainer holds tensor {segment.tensor}, which the model directory does not: servers would never "
+                "get it. Compare the names of the checkpoint with those of the trainer's model."
+            )
+        if segment.words <= 0 or segment.start < 0 or segment.end > spec.num_words:
+            raise ShardError(f"segment {segment} does not lie inside {spec.name} of {spec.num_words} words.")
+        return spec
+
+
+def _even_pieces(segment: Segment, words: int) -> list[Segment]:
+    count = -(-segment.words // words)
+    # Multiples of 64 words keep the vector compare of every piece but the last free of a tail.
+    size = min(-(-segment.words // count + 63) // 64 * 64, words) if segment.words > words else segment.words
+    size = max(size, 1)
+    return [
+        Segment(segment.tensor, start, min(size, segment.end - start))
+        for start in range(segment.start, segment.end, size)
+    ]
+
+
+def _describe(spec: TensorSpec | None) -> str:
+    return "no such tensor" if spec is None else f"{spec.dtype} {list(spec.shape)}"

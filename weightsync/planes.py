@@ -1,0 +1,97 @@
+"""Sparse differences of a bucket as planes: encode, decode, add; by numba's kernels or by numpy's."""
+
+from typing import Any
+
+import numpy as np
+
+from weightsync import diff, diff_numpy
+from weightsync.diff_numpy import SKIP, Bytes, Planes
+from weightsync.layout import WORD_DTYPE, AddressTable, Index, Words, address_step
+
+__all__ = ["Planes", "Scratch", "apply_planes", "decode_planes", "encode_planes", "frozen"]
+
+_M64 = (1 << 64) - 1
+_NO_INDEX = np.empty(0, np.int64)
+
+
+class Scratch:
+    """Buffers that one thread reuses from bucket to bucket; they grow to the largest fraction seen."""
+
+    def __init__(self) -> None:
+        self._fraction = 0.04
+        self._buffers: dict[int, tuple[Bytes, Bytes, Words]] = {}
+
+    def buffers(self, num_words: int, width: int) -> tuple[Bytes, Bytes, Words]:
+        """(gaps, codes, escaped) for a bucket of `num_words` at the fraction remembered."""
+        changed = int(num_words * self._fraction) + diff.SLACK
+        held = self._buffers.get(width)
+        if held is None or held[1].size < changed or held[0].size < changed + num_words // SKIP + 64:
+            escaped = changed if self._fraction >= 1 else changed // 4 + diff.SLACK
+            held = (
+                np.empty(changed + num_words // SKIP + 64, np.uint8),
+                np.empty(changed, np.uint8),
+                np.empty(escaped, WORD_DTYPE[width]),
+            )
+            self._buffers[width] = held
+        return held
+
+    def grow(self) -> None:
+        """More words changed than the buffers hold: a second scan follows, and later buckets start larger."""
+        self._fraction = min(1.0, self._fraction * 3)
+        self._buffers.clear()
+
+
+def encode_planes(old: Words, new: Words, table: AddressTable, scratch: Scratch) -> Planes:
+    """The difference new - old of a bucket, as planes that are valid until `scratch` is used again.
+
+    Args:
+        old: [n] unsigned words, contiguous.
+        new: [n] words of the same dtype.
+        table: addresses of the bucket's segments; the last end is n.
+        scratch: of the calling thread.
+    """
+    if not diff.HAVE_NUMBA:
+        return diff_numpy.encode_planes(old, new, table)
+    step = address_step(new.dtype.itemsize)
+    while True:
+        gaps, codes, escaped = scratch.buffers(new.size, new.dtype.itemsize)
+        num_gaps, changed, num_escaped, gain = diff.encode(
+            frozen(old), frozen(new), gaps, codes, escaped, table.ends, table.bases, step
+        )
+        if num_gaps >= 0:
+            break
+        scratch.grow()
+    values = np.empty((changed + 1) >> 1, np.uint8)
+    diff.pack(codes[:changed], values)
+    return Planes(gaps[:num_gaps], values, escaped[:num_escaped], int(changed), int(gain) & _M64)
+
+
+def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
+    """(positions, differences) of planes that passed `codec.check_planes`; positions rise."""
+    if not diff.HAVE_NUMBA:
+        return diff_numpy.decode_planes(planes, dtype)
+    positions = np.empty(planes.num_changed, np.int64)
+    differences = np.empty(planes.num_changed, dtype)
+    diff.decode(frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), positions, differences)
+    return positions, differences
+
+
+def apply_planes(target: Words, planes: Planes, table: AddressTable | None) -> int:
+    """Add planes that passed `codec.check_planes` to `target`, in place.
+
+    Returns:
+        The digest's gain from the words actually read to those written, modulo 2^64; 0 without a table.
+    """
+    if not diff.HAVE_NUMBA:
+        return diff_numpy.apply_planes(target, planes, table)
+    ends, bases = (_NO_INDEX, _NO_INDEX) if table is None else (table.ends, table.bases)
+    step = address_step(target.dtype.itemsize)
+    gain = diff.apply(target, frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), ends, bases, step)
+    return int(gain) & _M64
+
+
+def frozen(array: Any) -> Any:
+    """A read-only, aligned view, so that one compiled kernel serves mapped files, bytes and arrays (hence Any)."""
+    view = np.require(array, requirements=["A", "C"]).view()
+    view.flags.writeable = False
+    return view
