@@ -1,0 +1,19 @@
+"""Environments by name, for `rollout.environment`. A new one is a file beside this one and a line here."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from asyncrl.envs.base import Environment, EnvironmentDeps, Reward, StepResult
+from asyncrl.envs.multi_turn_math import MultiTurnMath
+from asyncrl.envs.single_turn import SingleTurn
+from asyncrl.envs.tool_math import ToolMath
+
+__all__ = ["ENVIRONMENTS", "Environment", "EnvironmentDeps", "Reward", "StepResult"]
+
+ENVIRONMENTS: Mapping[str, Callable[[EnvironmentDeps], Environment]] = MappingProxyType(
+    {
+        "single_turn": SingleTurn,
+        "multi_turn_math": MultiTurnMath,
+        "tool_math": ToolMath,
+    }
+)

@@ -1,0 +1,53 @@
+"""What an environment is: it gives the first messages, answers each of the model's turns, and ends with a reward."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncrl.config import RolloutConfig
+from asyncrl.data.rows import PromptRow
+from asyncrl.data.values import Json
+from asyncrl.envs.rewards.pool import RewardPool
+from asyncrl.envs.rewards.result import Reward
+
+__all__ = ["Environment", "EnvironmentDeps", "Message", "Reward", "StepResult"]
+
+Message = Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What the environment says to a turn: messages for the next one, or the end with its reward."""
+
+    messages: tuple[Message, ...] = ()
+    done: bool = False
+    reward: Reward | None = None
+
+    def __post_init__(self) -> None:
+        if self.done != (self.reward is not None) or self.done == bool(self.messages):
+            raise ValueError("a step either ends the episode with a reward or goes on with messages")
+
+
+class Environment(Protocol):
+    """One episode. In envs/single_turn, multi_turn_math, tool_math; held to tests/contract/test_environments.py."""
+
+    async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:
+        """Begin: the messages of the first prompt. The same row and seed give the same messages."""
+        ...
+
+    async def step(self, text: str, finish_reason: str) -> StepResult:
+        """Answer the model's turn.
+
+        Args:
+            text: what the model said, up to its end token.
+            finish_reason: `stop` if it ended its turn, `length` if it was cut; a cut turn cannot be answered.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class EnvironmentDeps:
+    """What environments are made from; shared by all episodes of a worker."""
+
+    rewards: RewardPool
+    config: RolloutConfig

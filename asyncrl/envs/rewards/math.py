@@ -1,0 +1,76 @@
+"""Competition maths: symbolic equality by math-verify, with exact comparison where both sides are exact.
+
+math-verify's own timeouts use signals, which fail outside the main thread and then read as a wrong answer; they are off
+here, and the pool's process bounds the call. Limits: decimals are compared to 6 places; `2x` in plain text is 2*x.
+"""
+
+import logging
+from typing import Any
+
+from asyncrl.data.values import Json
+from asyncrl.errors import RewardError
+
+_BOX = "\\boxed"
+
+
+def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra_info: object = None) -> float:
+    """1 if the answer equals the truth, else 0.
+
+    The answer is what the last box holds; one that is not closed holds nothing, even if an earlier box was right.
+    Without any box it is what math-verify finds: a final-answer phrase, or the last expression.
+    Raises:
+        RewardError: math-verify cannot read the truth, so no answer could be right.
+    """
+    from math_verify import parse, verify
+
+    # It warns about the missing timeouts once per process.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    truth = str(ground_truth)
+    gold = parse(_as_math(truth), parsing_timeout=None)
+    if not gold:
+        raise RewardError("math-verify cannot read the ground truth")
+    if _BOX in solution_str:
+        content = last_box(solution_str)
+        if content is None or not content.strip():
+            return 0.0
+        solution_str = f"{_BOX}{{{content}}}"
+    answer = parse(solution_str, parsing_timeout=None)
+    if not answer or not verify(gold, answer, timeout_seconds=None, raise_on_error=True):
+        return 0.0
+    return 1.0 if _equal_if_exact(gold[0], answer[0]) else 0.0
+
+
+def prepare() -> None:
+    """Import math-verify and build its tables: seconds on a busy machine."""
+    compute_score("math", "1", "1")
+
+
+def last_box(text: str) -> str | None:
+    """The content of the last box, or None if there is none or it is not closed."""
+    start = text.rfind(_BOX)
+    if start < 0:
+        return None
+    rest = text[start + len(_BOX) :].lstrip()
+    if not rest.startswith("{"):
+        return rest.split(maxsplit=1)[0] if rest else None  # \boxed 7
+    depth = 0
+    for i, char in enumerate(rest):
+        depth += (char == "{") - (char == "}")
+        if depth == 0:
+            return rest[1:i]
+    return None
+
+
+def _as_math(truth: str) -> str:
+    return truth if "$" in truth or _BOX in truth else f"${truth}$"
+
+
+def _equal_if_exact(gold: Any, answer: Any) -> bool:  # sympy has no types
+    """False for two exact constants that differ: math-verify rounds, and 1/2004! is not 1/2006!."""
+    if not _is_exact_constant(gold) or not _is_exact_constant(answer):
+        return True
+    return bool((gold - answer).equals(0) is not False)
+
+
+def _is_exact_constant(value: Any) -> bool:
+    return bool(getattr(value, "is_number", False)) and not any(atom.is_Float for atom in value.atoms())
