@@ -29,9 +29,8 @@ def token_rewards(rewards: Tensor, mask_BT: Tensor) -> Tensor:
     """[B, T] float64 token rewards; an outcome reward is put on its row's last valid token (nowhere without one)."""
     if rewards.dim() == 2:
         return upcast(rewards).double()
-    positions_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
-    last_B = torch.where(mask_BT, positions_T, -1).amax(dim=-1) if mask_BT.shape[1] else positions_T.new_empty(0)
-    return torch.where(positions_T == last_B[:, None], upcast(rewards).double()[:, None], 0.0)
+    last_BT = mask_BT & (mask_BT.cumsum(dim=-1) == row_lengths(mask_BT)[:, None])
+    return torch.where(last_BT, upcast(rewards).double()[:, None], 0.0)
 
 
 def spread(scalars_B: Tensor, mask_BT: Tensor) -> Tensor:

@@ -67,8 +67,9 @@ def kl_full(logits: Tensor, reference_logits: Tensor) -> Tensor:
     log_policy = upcast(logits).log_softmax(dim=-1)
     log_reference = upcast(reference_logits).detach().log_softmax(dim=-1)
     policy = log_policy.exp()
-    # A token of probability 0 (logit -inf) adds 0, not 0 x inf.
-    return torch.where(policy > 0, policy * (log_policy - log_reference), 0.0).sum(dim=-1)
+    # A token of probability 0 (logit -inf) adds 0, not 0 x inf, in either direction.
+    gap = torch.where(policy > 0, log_policy - log_reference, 0.0)
+    return (policy * gap).sum(dim=-1)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from math import isfinite, sqrt
+from typing import SupportsFloat
 
 import torch
 from torch import Tensor
@@ -31,11 +32,14 @@ def outermost(parts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return taken
 
 
-def finish(sums: Metrics, extremes: Mapping[str, Tensor] | None = None) -> dict[str, float]:
+def finish(
+    sums: Mapping[str, tuple[SupportsFloat, SupportsFloat]], extremes: Mapping[str, SupportsFloat] | None = None
+) -> dict[str, float]:
     """One number a metric, once the sums of all micro-batches and ranks are in.
 
     Args:
-        sums: (numerator, count) by name. A metric with count 0 was measured on nothing and is left out.
+        sums: (numerator, count) by name, in float64: a deviation is the difference of two of them. A metric with
+            count 0 was measured on nothing and is left out.
         extremes: by name; one that is not finite was measured on nothing and is left out.
     Returns:
         The quotients, the extremes, and what follows from them: weights/{std, ess, seq_std, seq_max_dev} and

@@ -155,7 +155,7 @@ def _aggregation(row: Algorithm, algorithm: AlgorithmSection, loss_name: str) ->
         if choice.aggregation_fixed:
             raise ConfigError(
                 f"algorithm.loss_agg_mode = {mode!r} together with algorithm.loss = {loss_name!r}: this loss is one "
-                "number a row, averaged over rows, and a mode of token losses means nothing to it. Remove loss_agg_mode."
+                "number a row, averaged over rows, and a mode of token losses means nothing here. Remove loss_agg_mode."
             )
         return mode
     own = _function(row.loss) is choice.loss.func

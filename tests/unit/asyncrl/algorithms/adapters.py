@@ -54,6 +54,23 @@ def _group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
     return run
 
 
+def _sessions(inputs: Inputs, params: Mapping[str, Any]) -> Results:
+    """As the trainer does it: the rows of a session are joined to one, whose reward is that of its last output."""
+    mask, outputs = _mask(inputs), inputs["output_index"]
+    keys = list(zip(inputs["group_ids"], inputs["session_ids"], strict=True))
+    session_of = _ids(["/".join(key) for key in keys])
+    last = [
+        max((i for i in range(len(keys)) if session_of[i] == s), key=lambda i: outputs[i])
+        for s in range(int(session_of.max()) + 1)
+    ]
+    lengths = torch.zeros(len(last), dtype=torch.int64).index_add(0, session_of, mask.sum(dim=-1))
+    joined = torch.arange(int(lengths.max())) < lengths[:, None]
+    settings = {"divide_by_std": params["norm_by_std"], "eps": params["eps"], "singleton": params["singleton"]}
+    scores, groups = inputs["rewards"].sum(dim=-1)[last], _ids(inputs["group_ids"])[last]
+    scalars = advantages.group_relative(scores, joined, groups, **settings)[:, 0]
+    return {"advantages": scalars[session_of][:, None] * mask}
+
+
 def _reinforce_pp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     rewards, mask, gamma = inputs["rewards"], _mask(inputs), params["gamma"]
     return {
@@ -332,6 +349,7 @@ ADAPTERS: Mapping[str, Adapter] = {
     "adv.gpg": _group_advantage(advantages.scaled_by_informative, "f_norm=f_norm", "singleton=singleton"),
     "adv.grpo_passk": _group_advantage(advantages.best_of_group, "divide_by_std=norm_by_std", "eps=eps"),
     "adv.reinforce_pp_baseline": _group_advantage(advantages.group_baseline_whitened, "singleton=singleton"),
+    "adv.grpo_sessions": _sessions,
     "adv.reinforce_pp": _reinforce_pp,
     "stats.whiten": _whiten,
     "agg.loss": _agg_loss,

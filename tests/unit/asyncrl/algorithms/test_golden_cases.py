@@ -15,7 +15,6 @@ ELSEWHERE = {"stale.admit", "stale.drop", "stale.wait", "stale.filter_lag"}
 ABSENT = {
     "adv.gae",
     "adv.gdpo",
-    "adv.grpo_sessions",
     "adv.otb",
     "adv.otb_multi_turn",
     "adv.remax",

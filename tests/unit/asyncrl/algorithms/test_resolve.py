@@ -1,0 +1,146 @@
+"""A configuration on top of a row: every key changes what it says, and impossible combinations are refused by name."""
+
+from dataclasses import dataclass, fields
+from functools import partial
+
+import pytest
+
+from asyncrl.algorithms import ALGORITHMS, Algorithm, resolve
+from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
+from asyncrl.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class AlgorithmKeys:
+    name: str = "grpo"
+    adv_estimator: str | None = None
+    loss: str | None = None
+    loss_agg_mode: str | None = None
+    norm_length: int | None = None
+    correction: str | None = None
+    correction_cap: float | None = None
+    kl_coef: float | None = None
+    kl_estimator: str | None = None
+    entropy_coef: float | None = None
+    filter_zero_variance: bool | None = None
+    max_nonfinite_frac: float = 0.01
+
+
+@dataclass(frozen=True)
+class ActorKeys:
+    clip_ratio: float | None = None
+    clip_ratio_low: float | None = None
+    clip_ratio_high: float | None = None
+    clip_ratio_c: float | None = None
+
+
+ACTOR_KEYS = {field.name for field in fields(ActorKeys)}
+
+
+def resolved(max_new_tokens: int | None = None, **keys: object) -> Algorithm:
+    actor = {key: keys.pop(key) for key in list(keys) if key in ACTOR_KEYS}
+    return resolve(
+        AlgorithmKeys(**keys),  # type: ignore[arg-type]  # each test's own keys
+        ActorKeys(**actor),  # type: ignore[arg-type]
+        max_new_tokens=max_new_tokens,
+    )
+
+
+def settings(part: object) -> dict[str, object]:
+    assert isinstance(part, partial)
+    return part.keywords
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_a_row_without_overrides_is_the_row(name: str) -> None:
+    assert resolved(name=name) == ALGORITHMS[name]
+
+
+@pytest.mark.parametrize(
+    ("keys", "part", "expected"),
+    [
+        ({"adv_estimator": "rloo"}, "advantage", ALGORITHMS["rloo"].advantage),
+        ({"loss": "cispo"}, "loss", LOSSES["cispo"].loss),
+        ({"loss_agg_mode": "token-sum"}, "aggregation", "token-sum"),
+        ({"correction": "icepop"}, "correction", CORRECTIONS["icepop"]),
+        ({"correction": "none"}, "correction", None),
+        ({"kl_coef": 0.5}, "kl_coef", 0.5),
+        ({"kl_estimator": "k3+"}, "kl_estimator", "k3+"),
+        ({"entropy_coef": 0.25}, "entropy_coef", 0.25),
+        ({"filter_zero_variance": True}, "filter_zero_variance", True),
+        ({"max_nonfinite_frac": 0.5}, "max_nonfinite_frac", 0.5),
+    ],
+)
+def test_every_key_replaces_its_part_of_the_row_and_nothing_else(
+    keys: dict[str, object], part: str, expected: object
+) -> None:
+    got = resolved(**keys)
+    assert getattr(got, part) == expected
+    for field in fields(Algorithm):
+        if field.name != part:
+            assert getattr(got, field.name) == getattr(ALGORITHMS["grpo"], field.name)
+
+
+def test_false_and_zero_are_answers_and_not_the_rows_own() -> None:
+    assert resolved(name="dapo", filter_zero_variance=False).filter_zero_variance is False
+    assert resolved(kl_coef=0.0).kl_coef == 0.0
+
+
+def test_clip_keys_set_the_sides_they_name() -> None:
+    assert settings(resolved(clip_ratio=0.5).loss) == {"low": 0.5, "high": 0.5, "dual_clip": 3.0}
+    assert settings(resolved(clip_ratio_high=0.28).loss) == {"low": 0.2, "high": 0.28, "dual_clip": 3.0}
+    assert settings(resolved(clip_ratio_low=0.1, clip_ratio_c=5.0).loss) == {"low": 0.1, "high": 0.2, "dual_clip": 5.0}
+    assert settings(resolved(name="gspo", clip_ratio_high=6e-4).loss) == {"low": 3e-4, "high": 6e-4}
+
+
+def test_naming_the_rows_own_loss_keeps_the_rows_settings() -> None:
+    assert settings(resolved(name="dapo", loss="ppo_clip").loss) == {"low": 0.2, "high": 0.28, "dual_clip": 10.0}
+
+
+def test_a_cap_changes_the_weights_of_the_correction_in_force() -> None:
+    assert settings(resolved(correction_cap=5.0).correction)["weighting"].upper == 5.0  # type: ignore[attr-defined]
+    got = resolved(correction="icepop", correction_cap=3.0).correction
+    assert (settings(got)["weighting"].lower, settings(got)["weighting"].upper) == (0.5, 3.0)  # type: ignore[attr-defined]
+
+
+def test_another_loss_brings_its_aggregation_unless_a_mode_is_set() -> None:
+    assert resolved(loss="gspo").aggregation == "seq-mean-token-mean"
+    assert resolved(loss="gspo", loss_agg_mode="token-mean").aggregation == "token-mean"
+    assert resolved(name="dr_grpo", loss="ppo_clip").aggregation == "seq-mean-token-sum-norm"
+
+
+def test_the_norm_length_is_the_configured_one_or_the_longest_response() -> None:
+    assert resolved(name="dr_grpo", max_new_tokens=64).norm_length == 64
+    assert resolved(name="dr_grpo", norm_length=100, max_new_tokens=64).norm_length == 100
+    assert resolved(max_new_tokens=64).norm_length is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        ({"clip_ratio": 0.2, "clip_ratio_low": 0.1}, ["actor.clip_ratio = 0.2", "actor.clip_ratio_low = 0.1"]),
+        ({"clip_ratio": 0.2, "clip_ratio_high": 0.1}, ["actor.clip_ratio = 0.2", "actor.clip_ratio_high = 0.1"]),
+        ({"name": "gmpo", "loss_agg_mode": "token-mean"}, ["algorithm.loss_agg_mode", "algorithm.loss = 'gmpo'"]),
+        ({"loss": "gmpo", "loss_agg_mode": "seq-mean-token-sum"}, ["algorithm.loss_agg_mode", "gmpo"]),
+        ({"kl_estimator": "k1"}, ["algorithm.kl_estimator = 'k1'", "'k1+'"]),
+        ({"kl_estimator": "kl", "kl_coef": 0.1}, ["algorithm.kl_estimator = 'kl'"]),
+        ({"kl_estimator": "full"}, ["algorithm.kl_estimator = 'full'", "k2"]),
+        ({"name": "gpg", "clip_ratio": 0.2}, ["actor.clip_ratio = 0.2", "algorithm.loss = 'reinforce'", "ppo_clip"]),
+        ({"loss": "sapo", "clip_ratio_low": 0.1}, ["actor.clip_ratio_low", "sapo"]),
+        ({"name": "gspo", "clip_ratio_c": 3.0}, ["actor.clip_ratio_c = 3.0", "algorithm.loss = 'gspo'", "ppo_clip"]),
+        ({"loss_agg_mode": "mean"}, ["algorithm.loss_agg_mode = 'mean'", "token-mean"]),
+        ({"norm_length": 10}, ["algorithm.norm_length = 10", "token-mean"]),
+        ({"correction": "none", "correction_cap": 2.0}, ["algorithm.correction_cap = 2.0", "algorithm.correction"]),
+        ({"correction": "mask_sequence", "correction_cap": 2.0}, ["algorithm.correction_cap = 2.0", "mask_sequence"]),
+        ({"correction": "icepop", "correction_cap": 0.5}, ["algorithm.correction_cap = 0.5", "lower bound 0.5"]),
+        ({"correction": "icepopp"}, ["algorithm.correction = 'icepopp'", "Did you mean 'icepop'?"]),
+        ({"name": "grp"}, ["algorithm.name = 'grp'", "Did you mean 'grpo'?"]),
+        ({"adv_estimator": "gae"}, ["algorithm.adv_estimator = 'gae'", "rloo"]),
+        ({"loss": "vanilla"}, ["algorithm.loss = 'vanilla'", "ppo_clip"]),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_names_of_the_keys(keys: dict[str, object], names: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(**keys)
+    for name in names:
+        assert name in str(caught.value)
