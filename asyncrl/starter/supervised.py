@@ -1,0 +1,100 @@
+"""The supervised warm start: a few hundred steps after which the model answers in the right form, often wrongly."""
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import torch
+import torch.nn.functional as F
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from asyncrl.config.trainer import StarterSftConfig
+from asyncrl.starter.task import Problem
+
+WARMUP_STEPS = 20
+GRAD_CLIP = 1.0
+IGNORED = -100  # label of positions that are not learned, as cross_entropy names it
+
+
+def warm_start(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    problems: Iterator[Problem],
+    config: StarterSftConfig,
+    seed: int,
+    progress: Callable[[str, int, int], None],
+) -> float:
+    """Train `model` in place on demonstrations, of which a share shows a wrong behaviour.
+
+    A model that has seen several behaviours answers in the right form and is right now and then, which is what
+    reinforcement learning needs: something to select among.
+
+    Args:
+        problems: endless, without held-out prompts.
+        seed: of the choice between right answer and decoys.
+        progress: called as (text, steps done, steps in all) now and then.
+    Returns:
+        The last step's loss, nats per answer token.
+    """
+    rng = random.Random(f"{seed}:demonstrations")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=0.0, fused=True)
+    prompts = _Prompts(tokenizer)
+    model.train()
+    loss = torch.zeros(())
+    for step in range(config.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = config.lr * min(1.0, (step + 1) / WARMUP_STEPS)
+        demonstrations = [
+            prompts.demonstration(problem.prompt, _shown(rng, problem, config.decoy))
+            for problem in islice(problems, config.batch_size)
+        ]
+        loss = _answer_loss(model, demonstrations, tokenizer.pad_token_id)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+        torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 10 == 9 or step + 1 == config.steps:
+            progress("warm start", step + 1, config.steps)
+    return loss.item()
+
+
+def _shown(rng: random.Random, problem: Problem, decoy: float) -> str:
+    return rng.choice(problem.decoys) if rng.random() < decoy else problem.answer
+
+
+class _Prompts:
+    """Renders demonstrations as token ids; the frame that the chat template puts around a prompt is rendered once."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+        ids = self._render("0")
+        content = tokenizer.encode("0", add_special_tokens=False)
+        start = ids.index(content[0])
+        self.before, self.after = ids[:start], ids[start + 1 :]
+        # A template that rewrites its content would be learned in another form than servers render.
+        assert self._render("sort 12") == self._frame("sort 12")
+
+    def demonstration(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:
+        """Token ids of prompt and answer with the end token, and their labels: the answer's only."""
+        prompt_ids = self._frame(prompt)
+        answer_ids = [*self.tokenizer.encode(answer, add_special_tokens=False), self.tokenizer.eos_token_id]
+        return prompt_ids + answer_ids, [IGNORED] * len(prompt_ids) + answer_ids
+
+    def _frame(self, prompt: str) -> list[int]:
+        return [*self.before, *self.tokenizer.encode(prompt, add_special_tokens=False), *self.after]
+
+    def _render(self, prompt: str) -> list[int]:
+        messages = [{"role": "user", "content": prompt}]
+        ids: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return ids
+
+
+def _answer_loss(
+    model: LlamaForCausalLM, demonstrations: list[tuple[list[int], list[int]]], pad_token_id: int
+) -> torch.Tensor:
+    length = max(len(ids) for ids, _ in demonstrations)
+    ids_BT = torch.tensor([ids + [pad_token_id] * (length - len(ids)) for ids, _ in demonstrations])
+    labels_BT = torch.tensor([labels + [IGNORED] * (length - len(labels)) for _, labels in demonstrations])
+    # Padding is on the right, so that no real token attends to it under the causal mask.
+    logits_BTV = model(input_ids=ids_BT, use_cache=False).logits[:, :-1]
+    return F.cross_entropy(logits_BTV.flatten(0, 1), labels_BT[:, 1:].flatten(), ignore_index=IGNORED)

@@ -1,0 +1,138 @@
+"""The verifiable tasks that the starter can write: one row of TASKS each, and prompts drawn from them by seed."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from asyncrl.config.trainer import StarterTaskConfig
+from asyncrl.errors import ConfigError
+
+DIGITS = "0123456789"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A prompt, its right answer, and the answers of the behaviours that a warm-started model confuses with it."""
+
+    prompt: str
+    answer: str
+    decoys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of problem.
+
+    Attributes:
+        draw: (random source, digits) -> a problem whose numbers have that many digits.
+        num_prompts: digits -> how many different prompts there are of that size.
+        ability: verl's column of that name.
+    """
+
+    draw: Callable[[random.Random, int], Problem]
+    num_prompts: Callable[[int], int]
+    ability: str
+
+
+def _sort_digits(rng: random.Random, digits: int) -> Problem:
+    number = "".join(rng.choices(DIGITS, k=digits))
+    ascending = "".join(sorted(number))
+    return Problem(f"sort {number}", ascending, (number, number[::-1], ascending[::-1], ascending))
+
+
+def _arithmetic(rng: random.Random, digits: int) -> Problem:
+    low, high = _operands(digits)
+    one, other = rng.randint(low, high), rng.randint(low, high)
+    total = str(one + other)
+    return Problem(f"{one}+{other}=", total, (str(one), str(other), str(abs(one - other)), total))
+
+
+def _operands(digits: int) -> tuple[int, int]:
+    return (0 if digits == 1 else 10 ** (digits - 1)), 10**digits - 1
+
+
+def _num_sums(digits: int) -> int:
+    low, high = _operands(digits)
+    return (high - low + 1) ** 2
+
+
+TASKS: Mapping[str, Task] = MappingProxyType(
+    {
+        "sort_digits": Task(_sort_digits, lambda digits: 10**digits, "sorting"),
+        "arithmetic": Task(_arithmetic, _num_sums, "math"),
+    }
+)
+
+
+def check(config: StarterTaskConfig) -> None:
+    """Refuse a task that does not exist, or that has too few different prompts for two disjoint files.
+
+    Raises:
+        ConfigError: naming the key, what was found and what is allowed.
+    """
+    if config.name not in TASKS:
+        raise ConfigError(f"starter.task.name = {config.name!r} is not a task; choose one of {', '.join(TASKS)}.")
+    if config.min_digits > config.max_digits:
+        raise ConfigError(
+            f"starter.task.min_digits = {config.min_digits} is more than starter.task.max_digits = "
+            f"{config.max_digits}: no prompt has such a length. Swap them."
+        )
+    task = TASKS[config.name]
+    available = sum(task.num_prompts(digits) for digits in range(config.min_digits, config.max_digits + 1))
+    wanted = config.train_rows + config.val_rows
+    if available < wanted:
+        raise ConfigError(
+            f"starter.task has {available} different prompts of {config.min_digits} to {config.max_digits} digits, "
+            f"but train_rows = {config.train_rows} and val_rows = {config.val_rows} need {wanted}: held-out prompts "
+            "would be trained on. Raise starter.task.max_digits or lower the number of rows."
+        )
+
+
+def problems(config: StarterTaskConfig, seed: int, part: str, exclude: frozenset[str]) -> Iterator[Problem]:
+    """An endless stream of problems, their sizes drawn evenly; prompts in `exclude` never come.
+
+    Args:
+        seed: with `part` it determines the stream.
+        part: "train", "val" or another use of the stream.
+        exclude: prompts to leave out. The caller has made sure that others exist (`check`).
+    """
+    rng = random.Random(f"{seed}:{config.name}:{part}")
+    task = TASKS[config.name]
+    while True:
+        problem = task.draw(rng, rng.randint(config.min_digits, config.max_digits))
+        if problem.prompt not in exclude:
+            yield problem
+
+
+def held_out(config: StarterTaskConfig, seed: int) -> list[Problem]:
+    """The problems of the held-out file, all different."""
+    return _distinct(problems(config, seed, "val", frozenset()), config.val_rows)
+
+
+def training(config: StarterTaskConfig, seed: int) -> list[Problem]:
+    """The problems of the training file, all different, none of them held out."""
+    exclude = frozenset(problem.prompt for problem in held_out(config, seed))
+    return _distinct(problems(config, seed, "train", exclude), config.train_rows)
+
+
+def rows(config: StarterTaskConfig, chosen: list[Problem], split: str) -> list[dict[str, object]]:
+    """The problems as rows of verl's schema: data_source, prompt, ability, reward_model, extra_info."""
+    return [
+        {
+            "data_source": config.name,
+            "prompt": [{"role": "user", "content": problem.prompt}],
+            "ability": TASKS[config.name].ability,
+            "reward_model": {"style": "rule", "ground_truth": problem.answer},
+            "extra_info": {"split": split, "index": index},
+        }
+        for index, problem in enumerate(chosen)
+    ]
+
+
+def _distinct(stream: Iterator[Problem], count: int) -> list[Problem]:
+    found: dict[str, Problem] = {}
+    while len(found) < count:
+        problem = next(stream)
+        found.setdefault(problem.prompt, problem)
+    return list(found.values())

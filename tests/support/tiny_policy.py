@@ -1,0 +1,85 @@
+"""A tiny model directory, and groups of trajectories whose logprobs some weights would have recorded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
+
+from asyncrl.config.trainer import StarterModelConfig
+from asyncrl.starter.model import build_model, build_tokenizer, save
+from buffer import Group, Row, Span, Trajectory
+from buffer.versions import pack
+
+VOCABULARY = 50
+SMALL = StarterModelConfig(hidden_size=16, layers=2, heads=2, kv_heads=1)
+
+
+def write_tiny_model(directory: Path, seed: int = 0, wire_dtype: str = "bfloat16") -> Path:
+    """A two-layer Llama with random weights and the starter's tokenizer; returns `directory`."""
+    tokenizer = build_tokenizer()
+    model = build_model(SMALL, tokenizer, seed)
+    with torch.no_grad():  # larger than at its birth, so that logprobs differ visibly between tokens
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(8)
+    save(model, tokenizer, directory, wire_dtype)
+    return directory
+
+
+def make_groups(
+    model_dir: Path,
+    num_groups: int,
+    group_size: int,
+    *,
+    seed: int = 0,
+    rewards: Sequence[Sequence[float | None]] | None = None,
+    version: int = pack(1, 0),
+    digest: int = 0,
+    noise: float = 0.1,
+    first_ordinal: int = 0,
+) -> list[Group]:
+    """Random prompts and answers of several lengths, with the model's own logprobs plus `noise`."""
+    rng = np.random.default_rng(seed)
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    groups = []
+    for index in range(num_groups):
+        prompt = rng.integers(2, VOCABULARY, size=int(rng.integers(2, 6)))
+        members = []
+        for member in range(group_size):
+            answer = rng.integers(1, VOCABULARY, size=int(rng.integers(1, 7)))
+            reward = float(rng.integers(0, 2)) if rewards is None else rewards[index][member]
+            row = make_row(model, prompt, answer, rng, version=version, digest=digest, noise=noise)
+            members.append(
+                Trajectory(rows=(row,), reward=reward, reward_error=None if reward is not None else "it failed")
+            )
+        groups.append(Group(ordinal=first_ordinal + index, attempt=1, data_source="toy", trajectories=tuple(members)))
+    return groups
+
+
+def make_row(
+    model: torch.nn.Module,
+    prompt: np.ndarray,
+    answer: np.ndarray,
+    rng: np.random.Generator,
+    *,
+    version: int,
+    digest: int,
+    noise: float,
+) -> Row:
+    """One prompt and its answer as a row."""
+    ids = np.concatenate([prompt, answer]).astype(np.uint32)
+    with torch.no_grad():
+        logits = model(input_ids=torch.from_numpy(ids.astype(np.int64))[None]).logits[0]
+    picked = logits.log_softmax(-1)[len(prompt) - 1 : -1].gather(1, torch.from_numpy(answer)[:, None])[:, 0].numpy()
+    mask = np.arange(len(ids)) >= len(prompt)
+    logprobs = np.zeros(len(ids), dtype=np.float32)
+    logprobs[mask] = picked + noise * rng.standard_normal(len(answer)).astype(np.float32)
+    return Row(
+        token_ids=ids,
+        mask=mask,
+        logprobs=logprobs,
+        spans=(Span(version, digest, len(answer)),),
+        num_prompt_tokens=len(prompt),
+    )
