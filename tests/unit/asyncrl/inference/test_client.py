@@ -25,8 +25,13 @@ async def test_a_request_says_every_sampling_parameter_and_its_cache_key() -> No
         assert answer.finish_reason == "stop"
         (body,) = server.bodies("/generate")
         assert body["sampling_params"] == {
-            "max_new_tokens": 8, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop_token_ids": [2], "sampling_seed": 7,
-        }  # fmt: skip
+            "max_new_tokens": 8,
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "stop_token_ids": [2],
+            "sampling_seed": 7,
+        }
         assert body["extra_key"] == "1.3"
         assert body["return_logprob"] is True
 

@@ -1,6 +1,7 @@
 """Server processes: how they are started, watched and ended."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -123,7 +124,8 @@ import asyncio, sys
 from pathlib import Path
 from asyncrl.inference.launcher import Command, ServerProcess
 async def main():
-    process = ServerProcess("s", Command((sys.executable, "-c", "import signal; signal.pause()"), {}), Path(sys.argv[1]))
+    argv = (sys.executable, "-c", "import signal; signal.pause()")
+    process = ServerProcess("s", Command(argv, {}), Path(sys.argv[1]))
     async def ready(): print(process.pid, flush=True)
     await process.start(ready, 10)
     await process.ended()
@@ -142,7 +144,5 @@ def test_a_server_does_not_outlive_a_host_that_was_killed(tmp_path: Path) -> Non
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    import select
-
     assert select.select([watch], [], [], 10)[0], "the server is still there 10 s after its host was killed"
     os.close(watch)

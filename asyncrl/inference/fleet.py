@@ -1,0 +1,284 @@
+"""Choose a server for each request by what the servers acknowledged, and place its answer in versions and digests.
+
+consumes  acks of servers, from weightsync's log   waits for     a server at or past the version a claim starts from
+                                                   unblocked by  inference.host, acknowledge
+produces  answers with spans, to rollout.episode
+
+One fleet per worker. It knows the servers only through the log, so they come and go without it being told.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from asyncrl import waits
+from asyncrl.errors import WaitTimeout
+from asyncrl.inference.board import Board
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.errors import MalformedAnswer, ServerUnavailable
+from asyncrl.inference.protocol import Answer, Sampling
+from buffer import Span
+from buffer.versions import label, parse_label
+from weightsync.acks import Ack, serving
+
+WAIT = "worker waits for a server at its version"
+RECHECK_S = 1.0
+LISTEN_S = 2.0  # longest stay of the listening thread; stopping takes at most this long
+SUSPECT_S = (0.25, 10.0)  # a server that failed is left alone for so long: the first time, and at most
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FleetLimits:
+    """Bounds of a fleet.
+
+    Attributes:
+        request_timeout_s: seconds one generation may take.
+        server_wait_s: seconds an episode waits for a server that it may use.
+        max_version_skew: versions behind head at which a server is left out; None: never.
+        cache_by_version: keep prefix caches of different versions apart.
+    """
+
+    request_timeout_s: float
+    server_wait_s: float = 3600.0
+    max_version_skew: int | None = None
+    cache_by_version: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """An answer whose tokens are placed: each span has its version and the digest that a server acknowledged for it."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    spans: tuple[Span, ...]
+    server: str
+
+
+@dataclass(slots=True)
+class Session:
+    """Keeps the requests of one episode on one server while that is possible, for its prefix cache."""
+
+    server: str | None = None
+
+
+@dataclass(slots=True)
+class _Server:
+    name: str
+    ack: Ack
+    client: ServerClient
+    num_in_flight: int = 0
+    num_failures: int = 0
+    suspect_until: float = 0.0
+
+
+@dataclass(slots=True)
+class _Waiters:
+    count: int = 0
+    reminded: float = 0.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    counted: ExitStack = field(default_factory=ExitStack)
+
+
+class Fleet:
+    """The servers as one worker sees them. Bound to the event loop that `run` runs in."""
+
+    def __init__(self, board: Board, make_client: Callable[[str], ServerClient], limits: FleetLimits) -> None:
+        self._board, self._make_client, self._limits = board, make_client, limits
+        self._servers: dict[str, _Server] = {}
+        self._digests: dict[int, int] = {}
+        self._lagging: frozenset[str] = frozenset()
+        self._waiters = _Waiters()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Follow the acks until `stop` is set."""
+        while not stop.is_set():
+            await self.refresh()
+            await waits.in_thread(self._board.wait, LISTEN_S)
+
+    async def refresh(self) -> None:
+        """Read acks and head now, and wake whoever waits for a server."""
+        acks, self._lagging = await waits.in_thread(self._read)
+        for name in self._servers.keys() - acks.keys():
+            await self._servers.pop(name).client.close()
+        for name, ack in acks.items():
+            known = self._servers.get(name)
+            if known is None or known.ack.url != ack.url:
+                self._servers[name] = _Server(name, ack, self._make_client(ack.url))
+            else:
+                if known.ack.incarnation != ack.incarnation:
+                    known.suspect_until, known.num_failures = 0.0, 0
+                known.ack = ack
+            self._digests[ack.version] = ack.digest
+        self._waiters.changed.set()
+        self._waiters.changed = asyncio.Event()
+
+    def _read(self) -> tuple[Mapping[str, Ack], frozenset[str]]:
+        acks, skew = self._board.acks(), self._limits.max_version_skew
+        if skew is None:
+            return acks, frozenset()
+        near = serving(acks, self._board.versions(), skew)
+        return acks, frozenset(name for name, ack in acks.items() if ack.state == "serving" and name not in near)
+
+    async def close(self) -> None:
+        """Close idle connections."""
+        for server in self._servers.values():
+            await server.client.close()
+
+    async def generate(
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        session: Session,
+        may_start_on: Callable[[int], bool],
+    ) -> Generated:
+        """Ask a server that may be used to continue `token_ids`.
+
+        Args:
+            token_ids: the conversation so far, as ids.
+            sampling: how to draw.
+            session: of the episode; remembers its server.
+            may_start_on: whether a packed version is new enough for this episode's claim.
+        Raises:
+            WaitTimeout: no server qualified for `server_wait_s`.
+            ServerUnavailable, MalformedAnswer: try again; this server is left alone for a while.
+            RequestRefused: no server would take this request.
+        """
+        server = await self._server(session, may_start_on)
+        ack = server.ack
+        extra_key = label(ack.version) if self._limits.cache_by_version else None
+        server.num_in_flight += 1
+        try:
+            answer = await server.client.generate(
+                token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s
+            )
+            spans = await self._spans(answer, ack, server)
+        except (ServerUnavailable, MalformedAnswer):
+            self._suspect(server)
+            session.server = None
+            raise
+        finally:
+            server.num_in_flight -= 1
+        server.num_failures = 0
+        return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
+
+    def num_in_flight(self) -> dict[str, int]:
+        """Requests of this worker by server."""
+        return {server.name: server.num_in_flight for server in self._servers.values()}
+
+    def why(self, may_start_on: Callable[[int], bool] = lambda version: True) -> str:
+        """Why no server qualifies, one reason for each."""
+        if not self._servers:
+            return "no server has acknowledged a version; is serve-rollout running, and what do its hosts' logs say?"
+        return "; ".join(
+            f"{server.name}: {self._objection(server, may_start_on) or 'qualifies'}"
+            for server in self._servers.values()
+        )
+
+    def _objection(self, server: _Server, may_start_on: Callable[[int], bool]) -> str | None:
+        ack = server.ack
+        if ack.state != "serving":
+            return f"its state is {ack.state}"
+        if not may_start_on(ack.version):
+            return f"version {label(ack.version)} is older than this claim may start from"
+        if server.name in self._lagging:
+            return f"version {label(ack.version)} is more than weightsync.max_version_skew behind head"
+        left_s = server.suspect_until - time.monotonic()
+        return f"it failed {server.num_failures} times and is left alone for {left_s:.1f} s" if left_s > 0 else None
+
+    def _choose(self, session: Session, may_start_on: Callable[[int], bool]) -> _Server | None:
+        usable = [s for s in self._servers.values() if self._objection(s, may_start_on) is None]
+        if not usable:
+            return None
+        chosen = next((s for s in usable if s.name == session.server), None)
+        if chosen is None:
+            chosen = min(usable, key=lambda s: s.num_in_flight)
+            session.server = chosen.name
+        return chosen
+
+    async def _server(self, session: Session, may_start_on: Callable[[int], bool]) -> _Server:
+        chosen = self._choose(session, may_start_on)
+        if chosen is not None:
+            return chosen
+        started = time.monotonic()
+        with self._waiting(may_start_on):
+            while chosen is None:
+                waited_s = time.monotonic() - started
+                if waited_s >= self._limits.server_wait_s:
+                    raise WaitTimeout(WAIT, waited_s, self._limits.server_wait_s, self.why(may_start_on))
+                if time.monotonic() - self._waiters.reminded >= waits.REMIND_S:
+                    self._waiters.reminded = time.monotonic()
+                    log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on))
+                # An event may be missed and a suspicion may lapse without one.
+                changed = asyncio.ensure_future(self._waiters.changed.wait())
+                await asyncio.wait((changed,), timeout=min(RECHECK_S, self._limits.server_wait_s))
+                changed.cancel()
+                chosen = self._choose(session, may_start_on)
+        return chosen
+
+    @contextmanager
+    def _waiting(self, may_start_on: Callable[[int], bool]) -> Iterator[None]:
+        """Count seconds in which anybody waits, once: hundreds of episodes wait for the same server."""
+        waiters = self._waiters
+        if waiters.count == 0:
+            waiters.reminded = time.monotonic()
+            waiters.counted.enter_context(waits.timed(WAIT, lambda: self.why(may_start_on)))
+        waiters.count += 1
+        try:
+            yield
+        finally:
+            waiters.count -= 1
+            if waiters.count == 0:
+                waiters.counted.close()
+
+    def _suspect(self, server: _Server) -> None:
+        now = time.monotonic()
+        if now < server.suspect_until:
+            return  # one death fails everything in flight: that is one failure
+        first_s, most_s = SUSPECT_S
+        server.suspect_until = now + min(most_s, first_s * 2.0**server.num_failures)
+        server.num_failures += 1
+
+    async def _spans(self, answer: Answer, ack: Ack, server: _Server) -> tuple[Span, ...]:
+        if not answer.token_ids:
+            return ()
+        if answer.one_version:
+            # The server names only the newest version; versions only grow, so the one it had confirmed before the
+            # request is the oldest that a token can have.
+            return (Span(ack.version, ack.digest, len(answer.token_ids)),)
+        spans = []
+        for run in answer.runs:
+            version = self._version(run.label, ack, server)
+            spans.append(Span(version, await self._digest(version, server), run.num_tokens))
+        return tuple(spans)
+
+    def _version(self, text: str, ack: Ack, server: _Server) -> int:
+        try:
+            return parse_label(text)
+        except ValueError as error:
+            if ack.version == 0:
+                return 0  # a server that has only ever had its model directory need not know our labels
+            raise MalformedAnswer(
+                "unknown_version",
+                f"{server.name} answered under weight version {text!r}, but it acknowledged {label(ack.version)}: it "
+                "was restarted or changed behind its host, so nobody knows the weights. The answer is dropped.",
+            ) from error
+
+    async def _digest(self, version: int, server: _Server) -> int:
+        digest = self._digests.get(version)
+        if digest is None:  # activated and answered before its ack reached us
+            digest = await waits.in_thread(self._board.digest_of, version)
+        if digest is None:
+            raise MalformedAnswer(
+                "unknown_version",
+                f"{server.name} answered under weight version {label(version)}, which neither the log nor a server "
+                "knows; the trainer would refuse its tokens. The answer is dropped.",
+            )
+        self._digests[version] = digest
+        return digest

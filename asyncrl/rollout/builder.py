@@ -1,0 +1,87 @@
+"""The record of one episode as tokens, appended to while it is played, and what the trainer gets of it.
+
+Three kinds of tokens: the prompt, what the policy sampled (with logprob and version), and what the environment said.
+Only the second kind is ever trained on. Nothing is decoded and encoded again: the ids are those that were drawn.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from asyncrl.envs.base import Reward
+from buffer import Row, Span, Trajectory
+
+
+class TrajectoryBuilder:
+    """One row after another; `begin_row` starts the first, and a further one where the context is rewritten."""
+
+    def __init__(self) -> None:
+        self.oldest_version: int | None = None
+        """Smallest packed version that a token was sampled under, None before the first token."""
+        self.num_sampled = 0
+        self.token_ids: list[int] = []
+        """Ids of the current row: what the next request continues."""
+        self._rows: list[Row] = []
+        self._num_prompt_tokens = 0
+        self._sampled: list[tuple[int, Sequence[float]]] = []
+        self._spans: list[Span] = []
+
+    def begin_row(self, prompt_ids: Sequence[int]) -> None:
+        """Start a row with its prompt; the row before it is complete."""
+        if self.token_ids:
+            self._rows.append(self._row())
+        self.token_ids = list(prompt_ids)
+        self._num_prompt_tokens = len(prompt_ids)
+        self._sampled, self._spans = [], []
+
+    def append_sampled(self, token_ids: Sequence[int], logprobs: Sequence[float], spans: Sequence[Span]) -> None:
+        """Append sampled tokens, one logprob each, with the spans that cover them."""
+        if not token_ids:
+            return
+        self._sampled.append((len(self.token_ids), logprobs))
+        self.token_ids.extend(token_ids)
+        self.num_sampled += len(token_ids)
+        for span in spans:
+            if self.oldest_version is None or span.version < self.oldest_version:
+                self.oldest_version = span.version
+            last = self._spans[-1] if self._spans else None
+            if last is not None and (last.version, last.digest) == (span.version, span.digest):
+                self._spans[-1] = Span(span.version, span.digest, last.num_tokens + span.num_tokens)
+            else:
+                self._spans.append(span)
+
+    def append_context(self, token_ids: Sequence[int]) -> None:
+        """Append tokens that nobody sampled: the environment's messages and the template around them."""
+        self.token_ids.extend(token_ids)
+
+    def finish(
+        self, reward: Reward, *, finish_reason: str, num_turns: int, extra_info: Mapping[str, object]
+    ) -> Trajectory:
+        """The trajectory, which checks itself.
+
+        Raises:
+            TrajectoryError: ids, logprobs or spans contradict each other, or the reward is not a number.
+        """
+        return Trajectory(
+            rows=(*self._rows, self._row()),
+            reward=reward.value,
+            reward_error=reward.error,
+            reward_parts=reward.parts,
+            finish_reason=finish_reason,
+            num_turns=num_turns,
+            extra_info=extra_info,
+        )
+
+    def _row(self) -> Row:
+        mask = np.zeros(len(self.token_ids), dtype=np.bool_)
+        logprobs = np.zeros(len(self.token_ids), dtype=np.float32)
+        for start, values in self._sampled:
+            mask[start : start + len(values)] = True
+            logprobs[start : start + len(values)] = values
+        return Row(
+            token_ids=np.array(self.token_ids, dtype=np.uint32),
+            mask=mask,
+            logprobs=logprobs,
+            spans=tuple(self._spans),
+            num_prompt_tokens=self._num_prompt_tokens,
+        )
