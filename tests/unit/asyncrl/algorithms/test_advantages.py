@@ -71,9 +71,12 @@ def test_group_estimators_equal_their_definitions_row_by_row(number: int) -> Non
         torch.testing.assert_close(got[name], torch.tensor(values)[:, None] * masks(lengths), rtol=1e-5, atol=1e-6)
 
 
-def test_eight_equal_rewards_of_a_tenth_give_exactly_zero() -> None:
+@pytest.mark.parametrize("size", [3, 7, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_that_no_float_holds_exactly_give_exactly_zero(size: int, dtype: torch.dtype) -> None:
     for estimator in (group_relative, leave_one_out, length_weighted_baseline, group_baseline_whitened):
-        assert (estimator(*one_token([0.1] * 8)) == 0).all()
+        rewards, mask, ids = one_token([0.1] * size)
+        assert (estimator(torch.full_like(rewards, 0.1, dtype=dtype), mask, ids) == 0).all()
 
 
 def test_leaving_one_out_of_seven_equal_rewards_keeps_the_small_difference() -> None:
