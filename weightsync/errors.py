@@ -17,6 +17,7 @@ WeightsyncError               base: catch it to catch all of ours
     PartMissing               a part is not there (any more)
     TransportFull             the transport has no room left
     DeadlineExceeded TimeoutError    the time given to a call passed
+    TransportLost    ConnectionError the transport did not answer
 """
 
 
@@ -82,6 +83,10 @@ class PartMissing(TransportError):
 
 class TransportFull(TransportError):
     """The transport has no room for a part."""
+
+
+class TransportLost(TransportError, ConnectionError):
+    """The transport did not answer within the bounded time of retries."""
 
 
 class DeadlineExceeded(TransportError, TimeoutError):

@@ -1,0 +1,113 @@
+"""Settings of weight sync, checked when they are read."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class WeightsyncConfig(BaseModel):
+    """How versions of the policy travel from the trainer to the servers."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True
+    )
+
+    transport: Literal["auto", "redis", "directory"] = "auto"
+    """What moves the parts of a version: `redis`, the run's own; `directory`, files that both sides see (shared
+    storage, or /dev/shm on one machine). auto: the directory if `directory` is set, else redis. Head, records and
+    acknowledgements are in Redis either way."""
+
+    directory: str | None = None
+    """Folder for the parts, the same path on the trainer's and the servers' machines."""
+
+    anchor_interval: Annotated[int, Field(ge=1)] = 64
+    """A whole set of weights is written beside every this many versions' changes, and earlier when the changes since
+    the last one weigh more than it, or when a server asks. A server that starts late reads the newest and what
+    follows. Lower: late servers start faster, the trainer uploads more."""
+
+    keep_deltas: Annotated[int, Field(ge=0)] = 8
+    """Changes of at least this many newest versions are kept, also when a newer anchor makes them unnecessary, so that
+    a server that is a little behind need not load a whole set."""
+
+    bucket_words: Annotated[int, Field(ge=64, lt=1 << 31)] = 4 << 20
+    """Weights per part at most. 2-8 million: smaller parts cost more bytes each, larger ones fall out of the cache."""
+
+    kv: Literal["keep", "recompute"] = "recompute"
+    """What an update does to requests in flight. recompute: they go on as if their tokens so far were a prompt of the
+    new weights. keep: they go on at once with the cache that the old weights made; cheaper, and what they sample then
+    is of neither version."""
+
+    max_version_skew: Annotated[int, Field(ge=0)] | None = None
+    """A server this many published versions behind head gets no new requests. null: no limit but the staleness
+    limit's own."""
+
+    publish_deadline_s: Seconds = 300.0
+    """Seconds that publishing a version may take before it counts as failed; the run goes on with the old head."""
+
+    stage_deadline_s: Seconds = 600.0
+    """Seconds that bringing a version to a server's machine may take, while the server goes on sampling."""
+
+    activate_deadline_s: Seconds = 120.0
+    """Seconds that a server may be paused for an update before it counts as failed."""
+
+    ack_lease_s: Seconds = 30.0
+    """Seconds after its last sign of life for which a server counts as living. Its host renews at a third of it."""
+
+    stage_dir: str | None = None
+    """Folder for staged parts on the servers' machines, best in memory. null: /dev/shm where it exists."""
+
+    key: SecretStr | None = None
+    """A secret of at least 16 characters shared by trainer and servers. Parts are then sealed with it, so that whoever
+    can write to the transport cannot give the servers weights of his own. null: parts are only checked for damage."""
+
+    @field_validator("transport", mode="before")
+    @classmethod
+    def tcp_is_not_one_of_them(cls, value: object) -> object:
+        if value == "tcp":
+            raise ValueError(
+                "weightsync.transport = tcp: parts do not travel over direct connections in this version. Use redis, "
+                "or directory with a folder that both sides see."
+            )
+        return value
+
+    @field_validator("key")
+    @classmethod
+    def key_is_long_enough(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < 16:
+            raise ValueError(
+                "weightsync.key is shorter than 16 characters and could be guessed. Make one with "
+                "`python -c 'import secrets; print(secrets.token_hex(32))'`."
+            )
+        return value
+
+    @model_validator(mode="after")
+    def directory_is_given_where_it_is_needed(self) -> Self:
+        if self.transport == "directory" and self.directory is None:
+            raise ValueError(
+                "weightsync.transport = directory needs weightsync.directory, a folder that both sides see under "
+                "the same path."
+            )
+        if self.transport == "redis" and self.directory is not None:
+            raise ValueError(
+                f"weightsync.directory = {self.directory!r} has no effect with weightsync.transport = redis. Remove "
+                "it, or set the transport to directory or auto."
+            )
+        return self
+
+    @property
+    def moves_by(self) -> Literal["redis", "directory"]:
+        """The transport that `auto` stands for here."""
+        if self.transport == "auto":
+            return "redis" if self.directory is None else "directory"
+        return self.transport
+
+    def seal_key(self) -> bytes | None:
+        """The 32 bytes that parts are sealed with, derived from `key`."""
+        if self.key is None:
+            return None
+        from blake3 import blake3  # here: reading a config file must not load the codec's libraries
+
+        secret = self.key.get_secret_value().encode()
+        return blake3(secret, derive_key_context="asyncrl weightsync 2025 seal of parts").digest()

@@ -1,0 +1,164 @@
+"""The seam of the version log: records and head, what servers hold and need, and hints to wait on."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from weightsync.acks import Ack, Server, State
+from weightsync.log.records import Upload, VersionRecord
+
+Wish = Literal["serve", "sleep"]
+
+TOPICS = ("head", "anchor", "server", "need", "wish")
+"""What a hint may be about."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A server that has no path to head, and why.
+
+    `failed` is the nonce of the upload it could not read, "" if it found no path at all: an anchor under another nonce
+    answers the need.
+    """
+
+    server: str
+    reason: str
+    failed: str
+    age_s: float
+
+
+class Watch(Protocol):
+    """One reader's place in the stream of hints. Not shared between threads that wait for different things."""
+
+    def wait(self, deadline_s: float) -> bool:
+        """Block until something of the topics changed since the last call (or since the watch was made).
+
+        Returns:
+            False if `deadline_s` seconds passed. A hint may be missed when the log loses its tail: read again then.
+        """
+        ...
+
+
+class VersionLog(Protocol):
+    """Records of versions and the state of the fleet. In log/redis and log/directory; test_version_log.py holds both.
+
+    Every method is atomic and may be repeated after a lost answer with the same effect.
+
+    Raises (all methods):
+        LogLost: no answer within the bounded time of retries.
+    """
+
+    run: str
+
+    # versions
+    def claim(self, branch: int) -> None:
+        """Own the log as `branch`; from here on no older branch can flip. Raises Fenced if a newer one owns it."""
+        ...
+
+    def owner(self) -> int:
+        """The branch that owns the log; 0 before the first claim."""
+        ...
+
+    def flip(self, base: int | None, record: VersionRecord) -> None:
+        """Make `record` head, if head is `base` (None: the log is empty) and its branch owns the log.
+
+        The anchor that the record carries is committed with it. A repeat (same version and nonce) is done.
+        Version 0.0 needs no owner, only an empty log.
+
+        Raises:
+            Fenced: another branch owns the log.
+            BaseMismatch: head is not `base`, or the version is not above it.
+        """
+        ...
+
+    def commit_anchor(self, branch: int, anchor: Upload) -> None:
+        """Put an anchor beside the record of its version.
+
+        Raises:
+            Fenced: another branch owns the log.
+            BaseMismatch: the version has no record (any more).
+        """
+        ...
+
+    def head(self) -> VersionRecord | None:
+        """The newest version."""
+        ...
+
+    def record(self, version: int) -> VersionRecord | None:
+        """One version's record, None if there is none or it was pruned."""
+        ...
+
+    def records(self) -> list[VersionRecord]:
+        """All records, ascending; the last is head."""
+        ...
+
+    def digest_of(self, version: int) -> int | None:
+        """The digest of a version that was head once, also after its record was pruned."""
+        ...
+
+    def prune(self, branch: int, versions: Collection[int], anchors: Collection[int]) -> None:
+        """Remove records, and anchors beside records that stay. Never head's record. Raises Fenced."""
+        ...
+
+    def put_document(self, name: str, blob: bytes) -> None:
+        """Keep a manifest or plan under its id; written once, never changed."""
+        ...
+
+    def document(self, name: str) -> bytes | None: ...
+
+    # servers
+    def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
+        """A server started: what an earlier incarnation said is void."""
+        ...
+
+    def put_ack(self, server: str, incarnation: str, version: int, digest: int, state: State) -> None:
+        """The server holds `version`. Raises StaleIncarnation."""
+        ...
+
+    def put_state(self, server: str, incarnation: str, state: State) -> None:
+        """Its state without a new version; `updating` takes it out of rotation. Raises StaleIncarnation."""
+        ...
+
+    def renew(self, server: str, incarnation: str) -> None:
+        """A sign of life. Raises StaleIncarnation."""
+        ...
+
+    def leave(self, server: str, incarnation: str) -> None:
+        """The server stopped in order. A later incarnation is left alone."""
+        ...
+
+    def servers(self) -> Mapping[str, Server]:
+        """Living registrations."""
+        ...
+
+    def acks(self) -> dict[str, Ack]:
+        """Living servers that acknowledged a version in this incarnation."""
+        ...
+
+    # needs and wishes
+    def need(self, server: str, reason: str, failed: str = "") -> None:
+        """`server` has no path to head."""
+        ...
+
+    def needs(self) -> list[Need]: ...
+
+    def answered(self, servers: Collection[str]) -> None:
+        """Remove their needs."""
+        ...
+
+    def put_wish(self, wish: Wish) -> None:
+        """Ask all servers to sleep (their devices are lent) or to serve."""
+        ...
+
+    def wish(self) -> Wish: ...
+
+    # waiting
+    def watch(self, topics: Collection[str] = TOPICS) -> Watch:
+        """A place in the stream of hints, from now on."""
+        ...
+
+    def wait(self, deadline_s: float) -> bool:
+        """Wait on a watch of all topics that this object's callers share."""
+        ...
+
+    def close(self) -> None: ...
