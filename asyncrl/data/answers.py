@@ -96,7 +96,8 @@ def _cleaned(text: str) -> str:
     text = text.translate(_ASCII)
     if "\\" in text:
         text = _BOXED.sub(r" \1 ", _FRACTION.sub(_slashed, text))
-        text = text.replace("{,}", ",").replace("\\!", "").replace("\\,", "").replace("\\", "")
+        text = text.replace("\\!", "").replace("\\,", "").replace("\\", "")
+    text = text.replace("{,}", ",")
     # US$5 and $-5 and -$5: the sign must stay beside the digits.
     return re.sub(r"[$\u20ac\u00a3\u00a5]\s?", "", re.sub(r"(?<=[A-Za-z0-9])[$\u20ac\u00a3\u00a5]", " ", text))
 

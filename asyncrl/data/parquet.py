@@ -25,7 +25,7 @@ class Parquet:
         self.path = path
         _check_magic(path)
         try:
-            self._file = pq.ParquetFile(path)
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
             raise FileRefused(f"is not a readable parquet file: {error}") from None
         counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]

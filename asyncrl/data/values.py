@@ -1,6 +1,7 @@
 """Plain JSON values: what a row may hold, and how foreign values become that."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -11,6 +12,7 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 # What a 64-bit field on the wire holds; larger integers stay exact as Python ints but are reported with their field.
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1
 EXCERPT_CHARS = 60
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class NotPlain(ValueError):
@@ -77,8 +79,7 @@ def replace_surrogates(value: Json) -> tuple[Json, int]:
     on the wire or in a log.
     """
     if isinstance(value, str):
-        lone = sum("\ud800" <= char <= "\udfff" for char in value)
-        return (value.encode("utf-8", "surrogatepass").decode("utf-8", "replace") if lone else value), lone
+        return _SURROGATE.subn("\ufffd", value)
     if isinstance(value, list):
         items = [replace_surrogates(item) for item in value]
         return [item for item, _ in items], sum(count for _, count in items)

@@ -1,1 +1,1 @@
-"""Episodes into the buffer: workers reserve prompts, play them on servers, and put whole groups. Imports nothing by itself."""
+"""Episodes into the buffer: workers reserve prompts, play them on servers, and put whole groups."""

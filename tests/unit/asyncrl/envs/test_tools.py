@@ -1,0 +1,79 @@
+"""Tool calls: whatever the model writes, it gets an answer, and only well-formed calls run, once."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from asyncrl.data.values import Json
+from asyncrl.envs.tools.calculator import TOOLS, calc
+from asyncrl.envs.tools.calls import ToolError, run_calls
+
+CASES = Path(__file__).parents[3] / "support" / "data_files" / "tool_calls_malformed.jsonl"
+
+
+@pytest.mark.parametrize("case", [json.loads(line) for line in CASES.read_text().splitlines()])
+def test_a_response_has_the_expected_outcome_and_runs_at_most_once(case: dict[str, str]) -> None:
+    ran: list[Mapping[str, Json]] = []
+
+    def counted(arguments: Mapping[str, Json]) -> str:
+        ran.append(arguments)
+        return calc(arguments)
+
+    outcomes = run_calls(case["response"], {"calc": counted})
+    assert [outcome.outcome for outcome in outcomes] == [case["expect"]]
+    assert ran == ([{"expr": "2+2"}] if case["expect"].startswith("ok") else [])
+    message = outcomes[0].message()
+    assert message["role"] == "tool"
+    assert message["content"] == "4" if ran else str(message["content"]).startswith("error: ")
+
+
+def test_several_calls_run_in_order_and_text_without_calls_runs_none() -> None:
+    call = '<tool_call>{"name": "calc", "arguments": {"expr": "%s"}}</tool_call>'
+    outcomes = run_calls(f"first {call % '1+1'} then {call % '1/0'} and {call % '3*3'}", TOOLS)
+    assert [outcome.content for outcome in outcomes] == ["2", "error: division by zero", "9"]
+    assert run_calls("the answer is 4", TOOLS) == ()
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("2+2", "4"),
+        ("1/3 + 1/6", "0.5"),
+        ("0.1+0.2", "0.3"),
+        ("-(7 // 2) ** 2", "-9"),
+        ("2**-1", "0.5"),
+        ("7 % 4", "3"),
+    ],
+)
+def test_the_calculator_is_exact(expression: str, value: str) -> None:
+    assert calc({"expr": expression}) == value
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "",
+        "__import__('os')",
+        "9**9**9",
+        "2**0.5",
+        "x",
+        "1 if 1 else 2",
+        "(" * 150,
+        "1e400*1e400",
+        "True",
+        "'a'*3",
+        "1//0",
+        "0**-1",
+    ],
+)
+def test_the_calculator_refuses_what_is_no_short_arithmetic(expression: str) -> None:
+    with pytest.raises(ToolError):
+        calc({"expr": expression})
+
+
+def test_arguments_of_the_wrong_type_are_refused() -> None:
+    for arguments in ({}, {"expr": 4}, {"expr": "1+" * 200 + "1"}):
+        with pytest.raises(ToolError):
+            calc(arguments)
