@@ -186,4 +186,4 @@ def _notes(row: PromptRow, *, has_truth: bool) -> Iterable[Note]:
             yield Note("no_answer", f"its truth has no final number: {excerpt(str(row.ground_truth))!r}")
     for name, value in (("ground_truth", row.ground_truth), ("extra_info", dict(row.extra_info))):
         for field in oversized_ints(value, name):
-            yield Note("big_int", f"{field} does not fit 64 bits: exact here and for rewards, text in the buffer")
+            yield Note("big_int", f"{field} does not fit 64 bits; it is kept exactly")

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-# What a 64-bit field on the wire holds; larger integers stay exact as Python ints but are reported with their field.
+# What 64-bit fields hold; larger integers stay exact as Python ints but are reported with their field.
 SMALLEST_INT, LARGEST_INT = -(2**63), 2**64 - 1
 EXCERPT_CHARS = 60
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -87,15 +87,6 @@ def replace_surrogates(value: Json) -> tuple[Json, int]:
         fields = [(replace_surrogates(key), replace_surrogates(item)) for key, item in value.items()]
         return {str(key): item for (key, _), (item, _) in fields}, sum(a + b for (_, a), (_, b) in fields)
     return value, 0
-
-
-def wire_safe(value: Json) -> Json:
-    """The value with every integer that does not fit 64 bits as its digits in a string: what may go into the buffer."""
-    if isinstance(value, int) and not SMALLEST_INT <= value <= LARGEST_INT:
-        return str(value)
-    if isinstance(value, dict):
-        return {key: wire_safe(item) for key, item in value.items()}
-    return [wire_safe(item) for item in value] if isinstance(value, list) else value
 
 
 def oversized_ints(value: Json, field: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from asyncrl.data.rows import PromptRow, row_from_record
 from asyncrl.data.source import RowRefused
-from asyncrl.data.values import Json, NotPlain, drop_nulls, plain, wire_safe
+from asyncrl.data.values import Json, NotPlain, drop_nulls, plain
 
 
 def row(**values: Json) -> PromptRow:
@@ -103,7 +103,3 @@ def test_foreign_values_become_plain_or_are_named() -> None:
         plain({"a": [{"b": b"x"}]}, "extra_info")
     assert caught.value.field == "extra_info.a[0].b"
     assert drop_nulls([{"a": None}, None]) == [{}, None]
-
-
-def test_what_goes_on_the_wire_has_no_integer_beyond_64_bits() -> None:
-    assert wire_safe({"a": [2**64, 2**64 - 1, -(2**63) - 1]}) == {"a": [str(2**64), 2**64 - 1, str(-(2**63) - 1)]}
