@@ -33,7 +33,8 @@ class DataConfig(Section):
     """Draw the rows of each epoch in an order made from run.seed; false keeps the file order."""
 
     strict: bool = True
-    """Refuse a file with unusable rows, listing them. False leaves such rows out, counted by reason."""
+    """Refuse a file with lines that cannot be read, listing them. False leaves them out, counted by reason. Rows that
+    can be read but not used (an empty prompt, no usable truth) are left out and counted either way."""
 
 
 class RewardConfig(Section):
@@ -74,7 +75,7 @@ class RolloutConfig(Section):
     """Turns of the model in one episode, in environments that answer back."""
 
     environment: str = "single_turn"
-    """Name of the environment that episodes are played in (a row of asyncrl.envs.ENVIRONMENTS)."""
+    """Environment that episodes are played in: a row of asyncrl.envs.ENVIRONMENTS, or your own as module:Class."""
 
     workers: int = Field(1, ge=1)
     """Worker processes; each plays the episodes of the prompts it reserves."""

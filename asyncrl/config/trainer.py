@@ -92,7 +92,7 @@ class AlgorithmConfig(Section):
     """Divisor, in tokens, of seq-mean-token-sum-norm. None: rollout.max_new_tokens."""
     correction: str | None = None
     """Off-policy correction of the sampler's policy to the trainer's: none, tis (truncated importance sampling per
-    token), tis_sequence, icepop. None: the row's."""
+    token), tis_sequence, icepop, mask_sequence, mask_geometric. None: the row's."""
     correction_cap: float | None = Field(None, gt=0)
     """Largest importance weight of `correction`. None: the row's."""
     kl_coef: float | None = Field(None, ge=0)

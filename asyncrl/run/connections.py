@@ -9,7 +9,7 @@ from buffer import ReplayBuffer
 from weightsync import Transport, VersionLog, open_log, open_transport
 
 URL = "ASYNCRL_REDIS_URL"
-"""Environment variable with the address of Redis: how a parent tells its children, and a way to keep it out of files."""
+"""Environment variable with the address of Redis: how a parent tells its children, and a way to keep it off files."""
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from asyncrl.config import Config
 from asyncrl.data import Dataset, open_dataset
+from asyncrl.envs.rewards import check_sources
 from asyncrl.rollout.chat import ChatTemplate
 from buffer import RunRecord
 
@@ -9,9 +10,17 @@ SCHEMA = 1
 
 
 def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset | None]:
-    """The training prompts, and the held-out ones if there are any. Raises DataError naming file, row and reason."""
+    """The training prompts, and the held-out ones if there are any.
+
+    Raises:
+        DataError: names file, row and reason.
+        RewardError: a data_source has no reward and no reward file is set.
+    """
     train = open_dataset(config.data.train_files, config.data, chat)
     held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
+    if config.rollout.reward.file is None:
+        for dataset in filter(None, (train, held_out)):
+            check_sources(dataset.report.data_sources)
     return train, held_out
 
 

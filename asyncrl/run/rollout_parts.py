@@ -1,0 +1,76 @@
+"""Make what plays episodes, for a worker of the run and for `asyncrl eval` alike."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.envs import EnvironmentDeps
+from asyncrl.envs.lookup import find_environment
+from asyncrl.envs.rewards.pool import RewardPool
+from asyncrl.errors import ConfigError
+from asyncrl.inference.board import Board
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.fleet import Fleet, FleetLimits
+from asyncrl.rollout.chat import ChatTemplate
+from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.prompts import PromptOrder
+from asyncrl.rollout.reservation import Prompts
+from asyncrl.run.identity import open_prompts
+
+
+@dataclass(frozen=True)
+class RolloutParts:
+    """What plays episodes: the player with its fleet and rewards, and which prompt an ordinal stands for."""
+
+    fleet: Fleet
+    player: EpisodePlayer
+    rewards: RewardPool
+    train: Prompts
+    held_out: Prompts | None
+
+
+def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
+    """Make them. Raises ConfigError, DataError or RewardError for what cannot be used."""
+    rollout = config.rollout
+    make_environment = find_environment(rollout.environment)
+    chat = ChatTemplate.from_model_dir(model_dir)
+    vocabulary = vocab_size(model_dir)
+    train, held_out = open_prompts(config, chat)
+    limits = FleetLimits(
+        request_timeout_s=config.inference.request_timeout_s,
+        max_version_skew=config.weightsync.max_version_skew,
+    )
+    fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary), limits)
+    rewards = RewardPool(rollout.reward.workers, rollout.reward.timeout_s, rollout.reward.file, rollout.reward.function)
+    deps = EnvironmentDeps(rewards=rewards, config=rollout)
+    settings = EpisodeSettings(
+        run_seed=config.run.seed,
+        temperature=rollout.temperature,
+        top_p=rollout.top_p,
+        top_k=rollout.top_k,
+        max_new_tokens=rollout.max_new_tokens,
+        max_turns=rollout.max_turns,
+        max_attempts=rollout.max_episode_attempts,
+        context_length=config.inference.context_length,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        truncation=config.data.truncation,
+    )
+    return RolloutParts(
+        fleet=fleet,
+        player=EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings),
+        rewards=rewards,
+        train=Prompts(train, PromptOrder(len(train), config.run.seed, config.data.shuffle), rollout.n),
+        held_out=None
+        if held_out is None
+        else Prompts(held_out, PromptOrder(len(held_out), config.run.seed, shuffle=False), config.eval.n),
+    )
+
+
+def vocab_size(model_dir: Path) -> int:
+    """Rows of the model's embedding, from its config.json."""
+    described = json.loads((model_dir / "config.json").read_text())
+    size = described.get("vocab_size", described.get("text_config", {}).get("vocab_size"))
+    if not isinstance(size, int):
+        raise ConfigError(f"{model_dir}/config.json names no vocab_size; is model.path a language model's directory?")
+    return size
