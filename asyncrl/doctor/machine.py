@@ -1,0 +1,85 @@
+"""Checks of the machine: disk, ports, devices, threads."""
+
+import importlib.util
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+
+from asyncrl.config import Config
+from asyncrl.doctor.finding import Finding
+from asyncrl.errors import PreflightError
+from asyncrl.placement import place
+
+BYTES_PER_WEIGHT = 12  # a checkpoint's float32 weight and the two moments of AdamW
+MIN_FREE_BYTES = 256 << 20
+
+
+def check_disk(config: Config) -> Iterator[Finding]:
+    """Room for the checkpoints that are kept at the same time, one more than keep_last while one is being written."""
+    directory = config.run.directory
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding("disk", False, f"{existing} cannot be written", "Change its permissions, or set run.dir.")
+        return
+    weights = sum(file.stat().st_size for file in config.model.path.glob("*.safetensors"))
+    num_weights = weights // (4 if config.model.wire_dtype == "float32" else 2)
+    need = MIN_FREE_BYTES + num_weights * BYTES_PER_WEIGHT * (config.trainer.checkpoint.keep_last + 1)
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / 1e9:.1f} GB free at {existing}, {need / 1e9:.1f} GB needed for checkpoints"
+    fix = "" if free >= need else "Make room, set run.dir to another disk, or lower trainer.checkpoint.keep_last."
+    yield Finding("disk", free >= need, detail, fix)
+
+
+def check_ports(config: Config) -> Iterator[Finding]:
+    """The ports of the servers that will be started here."""
+    settings = config.inference
+    if settings.servers == 0 or settings.base_port == 0:
+        yield Finding(
+            "ports", True, "the system chooses free ones" if settings.servers else "no server is started here"
+        )
+        return
+    for port in range(settings.base_port, settings.base_port + settings.servers):
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind((settings.host, port))
+            except (OSError, OverflowError) as error:
+                fix = "Stop what listens there (another run?), or set inference.base_port, 0 for any free port."
+                yield Finding(f"port {port}", False, f"{settings.host}:{port} cannot be listened on: {error}", fix)
+            else:
+                yield Finding(f"port {port}", True, f"{settings.host}:{port} is free")
+
+
+def check_devices(config: Config) -> Iterator[Finding]:
+    """Devices for ranks and servers, and threads for the cores there are."""
+    ranks, servers = config.trainer.parallel.fsdp, config.inference.servers
+    num_devices = num_cuda_devices()
+    try:
+        if config.trainer.device == "cuda" and num_devices < ranks:
+            raise PreflightError(f"trainer.device = cuda needs {ranks} CUDA devices, torch sees {num_devices}.")
+        if config.trainer.device != "cpu":
+            place(
+                ranks=ranks,
+                servers=servers,
+                tp=config.inference.tp,
+                num_devices=num_devices,
+                shares_devices=config.plan.shares_gpus,
+            )
+    except PreflightError as error:
+        yield Finding("devices", False, str(error), "On a machine for one side only, this need not hold.")
+    else:
+        yield Finding("devices", True, f"{num_devices} CUDA devices for {ranks} ranks and {servers} servers")
+    local = servers if config.inference.engine == "local" and num_devices == 0 else 0
+    computing, cores = (ranks + local) * config.cluster.threads, len(os.sched_getaffinity(0))
+    advice = "" if computing <= cores else "Lower cluster.threads: threads that share a core make each other wait."
+    yield Finding("threads", True, f"{computing} computing threads on {cores} cores", advice)
+
+
+def num_cuda_devices() -> int:
+    """Devices that torch can use; 0 without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -1,0 +1,33 @@
+"""Every check in order, none hiding another."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from asyncrl.config import Config
+from asyncrl.doctor.finding import Finding
+from asyncrl.doctor.inputs import check_data, check_model
+from asyncrl.doctor.ledger import check_redis, redis_url, without_password
+from asyncrl.doctor.machine import check_devices, check_disk, check_ports
+from asyncrl.doctor.software import check_packages, check_sglang, check_versions
+
+
+def check(config: Config) -> list[Finding]:
+    """Check everything a run with this configuration needs; every check runs, whatever the others found."""
+    checks: Sequence[tuple[str, Callable[[Config], Iterable[Finding]]]] = (
+        ("packages", check_packages),
+        ("versions", check_versions),
+        ("Redis", check_redis),
+        ("disk", check_disk),
+        ("ports", check_ports),
+        ("model", check_model),
+        ("data", check_data),
+        ("devices", check_devices),
+        ("SGLang", check_sglang),
+    )
+    findings: list[Finding] = []
+    for name, run in checks:
+        try:
+            findings += run(config)
+        except Exception as error:  # a check that breaks must not hide what the others would say
+            text = without_password(f"{type(error).__name__}: {error}", redis_url(config))
+            findings.append(Finding(name, False, f"the check itself failed: {text}", "This is a bug of the doctor."))
+    return findings
