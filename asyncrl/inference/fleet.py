@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from asyncrl import waits
@@ -215,12 +215,16 @@ class Fleet:
                 if time.monotonic() - self._waiters.reminded >= waits.REMIND_S:
                     self._waiters.reminded = time.monotonic()
                     log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on))
-                # An event may be missed and a suspicion may lapse without one.
-                changed = asyncio.ensure_future(self._waiters.changed.wait())
-                await asyncio.wait((changed,), timeout=min(RECHECK_S, self._limits.server_wait_s))
-                changed.cancel()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._waiters.changed.wait(), self._recheck_s())
                 chosen = self._choose(session, may_start_on)
         return chosen
+
+    def _recheck_s(self) -> float:
+        """Until the next suspicion lapses, which no event tells; and seldom anyway, since an event may be missed."""
+        now = time.monotonic()
+        lapses = [s.suspect_until - now for s in self._servers.values() if s.suspect_until > now]
+        return min([RECHECK_S, self._limits.server_wait_s, *lapses])
 
     @contextmanager
     def _waiting(self, may_start_on: Callable[[int], bool]) -> Iterator[None]:

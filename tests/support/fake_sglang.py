@@ -134,7 +134,7 @@ class FakeServer:
                     break
             if special == "abort":
                 verdict = "abort"
-            elif self.hold:
+            elif self.hold or special == "hold":
                 verdict = await future
         finally:
             del self.running[rid]

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,9 @@ from asyncrl.inference.protocol import Sampling
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer, EpisodeSettings, EpisodeTask, PromptMemo
 from buffer import Span, Trajectory
+from tests.support.char_chat import END, CharChat
 from tests.support.event_loop import in_event_loop
 
-END = 2
 SETTINGS = EpisodeSettings(
     run_seed=0,
     temperature=1.0,
@@ -32,26 +32,6 @@ SETTINGS = EpisodeSettings(
     truncation="error",
 )
 ROW = PromptRow(0, "test", ({"role": "user", "content": "1234"},), None, {})
-
-
-class CharChat:
-    """A chat in which a character is a token (its digit plus 10), a turn begins with 1 and ends with 2."""
-
-    eos_ids = (END,)
-
-    def __init__(self) -> None:
-        self.num_renders = 0
-
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        self.num_renders += 1
-        return [1, *(10 + int(char) for char in messages[-1]["content"]), END, 1]
-
-    def continuation(self, messages: Sequence[Mapping[str, Any]], last_id: int | None = None) -> list[int]:
-        closing = [] if last_id is None or last_id == END else [END]
-        return [*closing, *self.render(messages)]
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return "".join(str(id - 10) for id in ids if id >= 10)
 
 
 class ScriptedFleet:

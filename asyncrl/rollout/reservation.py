@@ -1,0 +1,133 @@
+"""What a worker plays next: a held-out prompt of the open evaluation first, then the next prompt of the run."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from asyncrl.data.rows import PromptRow
+from asyncrl.rollout.group import Work
+from asyncrl.rollout.prompts import PromptOrder
+from asyncrl.rollout.seeds import Stream
+from buffer import ReplayBuffer
+from buffer.answers import Claim, NotAdmitted
+
+
+class Rows(Protocol):
+    """A data set: rows by index."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, i: int) -> PromptRow: ...
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Which row an ordinal stands for, and how many trajectories it gets."""
+
+    rows: Rows
+    order: PromptOrder
+    group_size: int
+
+    def row(self, ordinal: int) -> PromptRow:
+        """The row of an ordinal. Reads a file: blocks."""
+        return self.rows[self.order.index(ordinal)]
+
+
+class Stopped:
+    """The worker was asked to stop: there will be no more work for it."""
+
+
+class Reservations:
+    """Reserves for one worker, and knows what it holds. Its methods block; attempt and wake are called by one thread
+    at a time.
+
+    Args:
+        buffer: the run's.
+        worker: its name, for people.
+        train: the run's prompts.
+        held_out: those of evaluations, in file order; None: this worker plays no evaluation.
+        stopping: whether the worker was asked to stop; asked before each reserve, so that nothing is reserved in vain.
+        sweep_every_s: how often a worker that is not admitted looks for claims of the dead.
+    """
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        worker: str,
+        *,
+        train: Prompts,
+        held_out: Prompts | None,
+        stopping: Callable[[], bool],
+        sweep_every_s: float,
+    ) -> None:
+        self._buffer, self._worker = buffer, worker
+        self._train, self._held_out, self._stopping = train, held_out, stopping
+        self._sweep_every_s, self._swept = sweep_every_s, float("-inf")
+        self._hints = buffer.hints("room")
+        self._lock = threading.Lock()
+        self._held: dict[str, Work] = {}
+        self._closed = False
+        self.refusal: NotAdmitted | None = None
+        """Why the last attempt gave nothing; None after one that did."""
+
+    def attempt(self) -> Work | Stopped | None:
+        """Reserve once; None: not admitted, see `why`."""
+        with self._lock:
+            if self._closed or self._stopping():
+                return Stopped()
+            work = self._attempt()
+            if work is not None:
+                self._held[work.claim.token] = work
+            return work
+
+    def done(self, work: Work) -> None:
+        """The work has its outcome."""
+        self._held.pop(work.claim.token, None)
+
+    def close(self) -> None:
+        """Reserve no more, and give back at no cost what has no outcome: also what a cancelled caller never saw."""
+        with self._lock:
+            self._closed = True
+            for work in self._held.values():
+                work.ledger.abandon(work.claim)
+            self._held.clear()
+
+    def _attempt(self) -> Work | None:
+        evaluation = self._buffer.evaluation() if self._held_out is not None else None
+        if evaluation is not None and self._held_out is not None:
+            work = self._work(evaluation, evaluation.reserve(self._worker), self._held_out, "eval")
+            if work is not None:
+                return work
+        answer = self._buffer.reserve(self._worker)
+        work = self._work(self._buffer, answer, self._train, "train")
+        if work is not None:
+            self.refusal = None
+            return work
+        assert isinstance(answer, NotAdmitted)
+        self.refusal = answer
+        if time.monotonic() - self._swept >= self._sweep_every_s:
+            # Whoever is refused looks for the dead: what they held may be what the window waits for.
+            self._swept = time.monotonic()
+            self._buffer.sweep()
+            if evaluation is not None:
+                evaluation.sweep()
+        return None
+
+    def wake(self, deadline_s: float) -> bool:
+        """Block until the ledger changed so that somebody may be admitted, or the deadline."""
+        return self._hints.wait(deadline_s)
+
+    def why(self) -> str:
+        """The reason of the last refusal."""
+        return "nothing was refused" if self.refusal is None else f"{self.refusal.reason}: {self.refusal.detail}"
+
+    def _work(self, ledger: ReplayBuffer, answer: Claim | NotAdmitted, prompts: Prompts, stream: Stream) -> Work | None:
+        if isinstance(answer, NotAdmitted):
+            return None
+        try:
+            row = prompts.row(answer.ordinal)
+        except BaseException:
+            ledger.abandon(answer)  # the file is the matter, not the prompt
+            raise
+        return Work(ledger, answer, row, stream, prompts.group_size)

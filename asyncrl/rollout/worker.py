@@ -1,0 +1,191 @@
+"""A rollout worker: reserve -> play the group's episodes within the slots -> put, for as long as it is not stopped.
+
+consumes  prompts, by ordinals that buffer admits   waits for     admission: the trainer's advance, bytes, a trainer
+                                                    unblocked by  trainer.loop, advance and commit
+produces  groups of trajectories, to buffer         waits for     a server at the claim's version
+                                                    unblocked by  inference.host, acknowledge
+
+A graceful stop reserves nothing more and finishes what is in flight, up to a deadline; the rest is given back at no
+cost. Cancelling `run` gives everything back at once.
+"""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from asyncrl import waits
+from asyncrl.inference.fleet import Fleet
+from asyncrl.rollout.episode import EpisodePlayer
+from asyncrl.rollout.group import GroupPlayer, Work
+from asyncrl.rollout.pacing import Slots
+from asyncrl.rollout.reservation import Prompts, Reservations, Stopped
+from buffer import ReplayBuffer
+
+ADMISSION = "worker waits for admission"
+FINISH = "worker finishes its groups"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Bounds of a worker.
+
+    Attributes:
+        slots: episodes played at once.
+        renew_every_s: seconds between two renewals of a claim.
+        stop_timeout_s: seconds that a graceful stop gives to groups in flight.
+        sweep_every_s: seconds between two looks for claims of the dead, while not admitted.
+        report_every_s: seconds between two reports of facts.
+        admission_wait_s: seconds without admission after which the worker gives up (exit code 75).
+        recheck_s: longest stay in that wait without another look; a stop is noticed after it.
+    """
+
+    slots: int
+    renew_every_s: float
+    stop_timeout_s: float
+    sweep_every_s: float
+    report_every_s: float = 2.0
+    admission_wait_s: float = 7 * 86400.0
+    recheck_s: float = 1.0
+
+
+class Worker:
+    """One worker of the rollout cluster, made of its parts.
+
+    Args:
+        name: in claims and reports, for people.
+        buffer: the run's.
+        fleet: the servers; run by this worker.
+        player: plays one episode.
+        train, held_out: prompts of the run and of its evaluations.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        buffer: ReplayBuffer,
+        fleet: Fleet,
+        player: EpisodePlayer,
+        train: Prompts,
+        held_out: Prompts | None,
+        settings: WorkerSettings,
+    ) -> None:
+        self.name = name
+        self._buffer, self._fleet, self._player = buffer, fleet, player
+        self._train, self._held_out, self._settings = train, held_out, settings
+        self._slots = Slots(settings.slots)
+        self._groups = GroupPlayer(player, self._slots, renew_every_s=settings.renew_every_s)
+        self._reported = (time.monotonic(), 0)
+        self._reservations: Reservations | None = None
+        self._ended = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Play until `stop` is set. A run that is stopped or paused admits nobody, and a resumed one goes on.
+
+        Raises:
+            WaitTimeout: not admitted for `admission_wait_s`.
+            ServerLost: the buffer's server is gone.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                background = [
+                    tasks.create_task(self._close_when(stop)),
+                    tasks.create_task(self._fleet.run(self._ended)),
+                    tasks.create_task(self._report_often()),
+                ]
+                await self._play_until(stop, tasks)
+                self._ended.set()
+                for task in background:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            raise _first(group) from group
+        finally:
+            if self._reservations is not None:
+                await waits.in_thread(self._reservations.close)
+            await self._fleet.close()
+        await self._report()
+
+    async def _play_until(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        self._reservations = reservations = await waits.in_thread(
+            lambda: Reservations(
+                self._buffer,
+                self.name,
+                train=self._train,
+                held_out=self._held_out,
+                stopping=stop.is_set,
+                sweep_every_s=self._settings.sweep_every_s,
+            )
+        )
+        playing: set[asyncio.Task[None]] = set()
+        while await self._slots.room():
+            work = await self._reserve(reservations)
+            if isinstance(work, Stopped):
+                break
+            task = tasks.create_task(self._play(work, reservations))
+            playing.add(task)
+            task.add_done_callback(playing.discard)
+        self._slots.close()
+        await self._finish(playing)
+
+    async def _play(self, work: Work, reservations: Reservations) -> None:
+        await self._groups.play(work)
+        reservations.done(work)
+
+    async def _reserve(self, reservations: Reservations) -> Work | Stopped:
+        return await waits.until(
+            ADMISSION,
+            reservations.attempt,
+            why=reservations.why,
+            wake=reservations.wake,
+            deadline_s=self._settings.admission_wait_s,
+            recheck_s=self._settings.recheck_s,
+        )
+
+    async def _close_when(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._slots.close()
+
+    async def _finish(self, playing: set[asyncio.Task[None]]) -> None:
+        if not playing:
+            return
+        with waits.timed(FINISH, lambda: f"{len(playing)} groups are in flight"):
+            _, late = await asyncio.wait(playing, timeout=self._settings.stop_timeout_s)
+        if late:
+            log.warning("%s: %d groups were not finished in time and are given back", self.name, len(late))
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+
+    async def _report_often(self) -> None:
+        while not self._ended.is_set():
+            await self._report()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), self._settings.report_every_s)
+
+    async def _report(self) -> None:
+        await waits.in_thread(self._buffer.report, self.name, self.facts())
+
+    def facts(self) -> dict[str, float | str]:
+        """What this worker has done and waits for, for people; the rate is since the call before."""
+        now, tokens = time.monotonic(), self._groups.counts["sampled_tokens"]
+        before, tokens_before = self._reported
+        self._reported = (now, tokens)
+        refusal = self._reservations.refusal if self._reservations is not None else None
+        return {
+            "episodes_playing": self._slots.num_playing,
+            "episodes_queued": self._slots.num_queued,
+            "tokens_per_s": (tokens - tokens_before) / max(now - before, 1e-9),
+            "not_admitted": "" if refusal is None else refusal.reason,
+            **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
+            **{f"wait/{name}": spent_s for name, spent_s in waits.seconds().items()},
+        }
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The exception that ended the others, with its exit code."""
+    first = group.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first

@@ -1,0 +1,355 @@
+"""The worker over a buffer in memory and servers that misbehave on order."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from asyncrl import waits
+from asyncrl.data.rows import PromptRow
+from asyncrl.envs.base import Message, Reward, StepResult
+from asyncrl.inference.board import FixedBoard
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.fleet import Fleet, FleetLimits
+from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.prompts import PromptOrder
+from asyncrl.rollout.reservation import Prompts
+from asyncrl.rollout.worker import ADMISSION, FINISH, Worker, WorkerSettings
+from buffer import BufferConfig, Group, ReplayBuffer
+from buffer.answers import Leased
+from buffer.versions import pack
+from tests.support.char_chat import CharChat
+from tests.support.event_loop import in_event_loop
+from tests.support.fake_sglang import DROP, VOCAB, FakeServer, running_fake
+
+GROUP = 3
+
+
+class Scored:
+    """An environment of one turn whose reward the test chooses."""
+
+    def __init__(self, score: Callable[[PromptRow, str], Reward]) -> None:
+        self._score = score
+
+    async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:
+        self._row = row
+        return row.messages
+
+    async def step(self, text: str, finish_reason: str) -> StepResult:
+        return StepResult(done=True, reward=self._score(self._row, text))
+
+
+def rows(count: int, source: str) -> list[PromptRow]:
+    return [PromptRow(i, source, ({"role": "user", "content": str(i)},), None, {}) for i in range(count)]
+
+
+async def until(condition: Callable[[], bool], why: Callable[[], str] = str) -> None:
+    """Wait until something that is no event holds."""
+    await waits.until("test", lambda: condition() or None, why=why, deadline_s=20.0, recheck_s=0.01)
+
+
+class Cluster:
+    """A buffer with a trainer's branch, servers, and workers to start."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.now_ms = 1_000_000
+        self.buffer = ReplayBuffer.in_memory("run", BufferConfig(), clock=lambda: self.now_ms)
+        self._stack = stack
+        self.servers: list[FakeServer] = []
+        self.score: Callable[[PromptRow, str], Reward] = lambda row, text: Reward(1.0)
+        self.branch = 0
+
+    def server(self, **settings: Any) -> FakeServer:
+        self.servers.append(self._stack.enter_context(running_fake(**settings)))
+        return self.servers[-1]
+
+    def train(self, *, limit: int = 0, per_version: int = 2) -> None:
+        self.branch = self.buffer.recover("nonce", None, number=0, limit=limit, groups_per_version=per_version)
+
+    def worker(self, *, slots: int = 8, stop_timeout_s: float = 10.0, renew_every_s: float = 15.0) -> Worker:
+        fleet = Fleet(
+            FixedBoard([server.url for server in self.servers]),
+            lambda url: ServerClient(url, vocab_size=VOCAB),
+            FleetLimits(request_timeout_s=10.0, server_wait_s=10.0),
+        )
+        settings = EpisodeSettings(
+            run_seed=0,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=-1,
+            max_new_tokens=8,
+            max_turns=1,
+            max_attempts=2,
+            context_length=64,
+            max_prompt_tokens=60,
+            truncation="error",
+        )
+        player = EpisodePlayer(CharChat(), fleet, lambda: Scored(lambda row, text: self.score(row, text)), settings)
+        return Worker(
+            name="worker-0",
+            buffer=self.buffer,
+            fleet=fleet,
+            player=player,
+            train=Prompts(rows(10, "train"), PromptOrder(10, 0, True), GROUP),
+            held_out=Prompts(rows(2, "held_out"), PromptOrder(2, 0, False), 1),
+            settings=WorkerSettings(
+                slots=slots,
+                renew_every_s=renew_every_s,
+                stop_timeout_s=stop_timeout_s,
+                sweep_every_s=0.0,
+                report_every_s=0.05,
+                recheck_s=0.02,
+            ),
+        )
+
+    @asynccontextmanager
+    async def working(self, **settings: Any) -> AsyncIterator[tuple[Worker, asyncio.Event]]:
+        """A worker that runs during the block and is stopped after it."""
+        worker, stop = self.worker(**settings), asyncio.Event()
+        running = asyncio.create_task(worker.run(stop))
+        try:
+            yield worker, stop
+        finally:
+            stop.set()
+            await running
+
+    async def lease(self, count: int, step: int = 0, number: int = 0) -> list[Group]:
+        """Wait for a batch, as the trainer does."""
+        hints = self.buffer.hints("ready")
+
+        def attempt() -> Leased | None:
+            answer = self.buffer.lease(self.branch, number, step, count)
+            return answer if isinstance(answer, Leased) else None
+
+        leased = await waits.until("test", attempt, why=str, wake=hints.wait, deadline_s=20.0)
+        return [self.buffer.fetch(entry) for entry in leased.entries]
+
+    async def counted(self, **expected: int) -> None:
+        """Wait until the states of the ledger are these."""
+
+        def as_expected() -> bool:
+            counts = self.buffer.counts()
+            return all(counts[state] == number for state, number in expected.items())
+
+        await until(as_expected, lambda: str(self.buffer.counts()))
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack)
+
+
+@in_event_loop
+async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(cluster: Cluster) -> None:
+    server = cluster.server()
+    cluster.score = lambda row, text: Reward(float(row.index), None, {"length": float(len(text))})
+    cluster.train()
+    async with cluster.working():
+        groups = await cluster.lease(2)
+    order = PromptOrder(10, 0, True)
+    assert sorted(group.ordinal for group in groups) == [0, 1]
+    for group in groups:
+        assert group.data_source == "train"
+        assert group.extra_info["index"] == order.index(group.ordinal)
+        assert [trajectory.reward for trajectory in group.trajectories] == [order.index(group.ordinal)] * GROUP
+        assert group.number_ranges() == {0: (0, 0)}
+        assert all(not trajectory.extra_info for trajectory in group.trajectories), "text is for evaluations only"
+    seeds = [body["sampling_params"]["sampling_seed"] for body in server.bodies("/generate")]
+    assert len(set(seeds)) == len(seeds) >= 2 * GROUP
+
+
+@in_event_loop
+async def test_the_same_run_again_draws_the_same_tokens_with_other_workers_and_slots(cluster: Cluster) -> None:
+    cluster.server()
+    cluster.train()
+    async with cluster.working(slots=1):
+        first = await cluster.lease(2)
+    with ExitStack() as stack:
+        again = Cluster(stack)
+        again.server()
+        again.server()
+        again.train()
+        async with again.working(slots=8):
+            second = await again.lease(2)
+
+    def tokens(groups: list[Group]) -> dict[int, list[list[int]]]:
+        return {g.ordinal: [t.rows[0].token_ids.tolist() for t in g.trajectories] for g in groups}
+
+    assert tokens(first) == tokens(second)
+
+
+@in_event_loop
+async def test_before_a_trainer_the_worker_waits_and_says_why_then_starts_at_once(cluster: Cluster) -> None:
+    cluster.server()
+    async with cluster.working() as (worker, _):
+        await until(lambda: any(wait.name == ADMISSION for wait in waits.active()))
+        assert worker.facts()["not_admitted"] == "no_trainer"
+        cluster.train()
+        assert len(await cluster.lease(2)) == 2
+        assert worker.facts()["not_admitted"] in ("", "window")
+    facts = cluster.buffer.reports()["worker-0"]
+    assert facts["episodes"] == 2 * GROUP
+    assert float(facts["sampled_tokens"]) > 0
+    assert float(facts[f"wait/{ADMISSION}"]) > 0
+
+
+@in_event_loop
+async def test_a_straggler_holds_one_slot_and_the_next_prompt_gets_the_others(cluster: Cluster) -> None:
+    server = cluster.server()
+    cluster.train(per_version=3)
+    server.script.append("hold")
+    async with cluster.working(slots=GROUP):
+        await cluster.counted(ready=2, in_flight=1)
+        server.release()
+        assert len(await cluster.lease(3)) == 3
+
+
+@in_event_loop
+async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(cluster: Cluster) -> None:
+    dying = cluster.server()
+    cluster.server()
+    cluster.train()
+    dying.script.extend([DROP] * 3)
+    async with cluster.working() as (worker, _):
+        groups = await cluster.lease(2)
+        assert worker.facts()["answers_lost"] >= 1
+    assert all(len(group.trajectories) == GROUP for group in groups)
+
+
+@in_event_loop
+async def test_an_outage_fails_the_group_which_is_played_again_and_is_never_an_answer(cluster: Cluster) -> None:
+    server = cluster.server()
+    cluster.train()
+    server.script.extend([(503, {"error": "down"})] * 2)
+    async with cluster.working(slots=1) as (worker, _):
+        groups = await cluster.lease(2)
+        assert worker.facts()["failed_server_failed"] == 1
+    assert sorted(group.gid for group in groups) == ["0.2", "1.1"]
+    assert cluster.buffer.audit().by_reason["server_failed"] == 1
+
+
+@in_event_loop
+async def test_a_failed_reward_fails_no_group(cluster: Cluster) -> None:
+    cluster.server()
+    cluster.score = lambda row, text: Reward(None, "timed out")
+    cluster.train()
+    async with cluster.working() as (worker, _):
+        groups = await cluster.lease(2)
+        assert worker.facts()["rewards_failed"] >= 2 * GROUP
+    assert {t.reward_error for group in groups for t in group.trajectories} == {"timed out"}
+
+
+@in_event_loop
+async def test_an_open_evaluation_comes_first_and_its_texts_are_kept(cluster: Cluster) -> None:
+    cluster.server()
+    cluster.train()
+    evaluation = cluster.buffer.open_evaluation(pack(cluster.branch, 0), num_prompts=2, group_size=1)
+    async with cluster.working(slots=1):
+        await cluster.counted(ready=2)
+        assert evaluation.counts()["ready"] == 2
+    leased = evaluation.lease(cluster.branch, 0, 0, 2)
+    assert isinstance(leased, Leased)
+    groups = [evaluation.fetch(entry) for entry in leased.entries]
+    assert [group.extra_info["index"] for group in groups] == [0, 1], "held-out prompts are in file order"
+    assert {group.data_source for group in groups} == {"held_out"}
+    assert dict(groups[1].trajectories[0].extra_info)["prompt_text"] == "user: 1"
+
+
+@in_event_loop
+async def test_a_graceful_stop_finishes_what_is_in_flight_and_starts_nothing(cluster: Cluster) -> None:
+    server = cluster.server(hold=True)
+    cluster.train()
+    async with cluster.working() as (_, stop):
+        await cluster.counted(in_flight=2)
+        stop.set()
+        await until(lambda: any(wait.name == FINISH for wait in waits.active()))
+        server.release()
+    assert cluster.buffer.counts()["ready"] == 2
+    assert cluster.buffer.audit().ok
+
+
+@in_event_loop
+async def test_a_group_that_is_late_for_a_graceful_stop_is_given_back_at_no_cost(cluster: Cluster) -> None:
+    cluster.server(hold=True)
+    cluster.train()
+    async with cluster.working(stop_timeout_s=0.05):
+        await cluster.counted(in_flight=2)
+    assert cluster.buffer.counts()["waiting"] == 2
+    assert cluster.buffer.audit().by_reason["abandoned"] == 2
+
+
+@in_event_loop
+async def test_cancelling_gives_everything_back_at_once(cluster: Cluster) -> None:
+    server = cluster.server(hold=True)
+    cluster.train()
+    running = asyncio.create_task(cluster.worker().run(asyncio.Event()))
+    await cluster.counted(in_flight=2)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert cluster.buffer.counts()["waiting"] == 2
+    while server.running:  # the closed connections have aborted the requests
+        server.release()
+
+
+@in_event_loop
+async def test_a_run_that_was_stopped_gets_its_groups_back_and_goes_on_when_it_is_resumed(cluster: Cluster) -> None:
+    server = cluster.server(hold=True)
+    cluster.train()
+    async with cluster.working(renew_every_s=0.02) as (worker, _):
+        await cluster.counted(in_flight=2)
+        cluster.buffer.stop()
+        await cluster.counted(waiting=2)
+        await until(lambda: worker.facts()["not_admitted"] == "stopped")
+        server.hold = False
+        cluster.buffer.resume()
+        assert len(await cluster.lease(2)) == 2
+
+
+@in_event_loop
+async def test_claims_are_renewed_with_the_oldest_version_and_a_lost_claim_drops_the_group(cluster: Cluster) -> None:
+    server = cluster.server(hold=True)
+    cluster.train(limit=1, per_version=1)
+    async with cluster.working(renew_every_s=0.02) as (worker, _):
+        await cluster.counted(in_flight=2)
+        for _ in range(3):  # three claims' time passes, and the renewals keep them
+            cluster.now_ms += 40_000
+            await waits.pause("test", 0.1)
+            cluster.buffer.sweep()
+        assert cluster.buffer.counts()["in_flight"] == 2
+        cluster.now_ms += 3_600_000
+        cluster.buffer.sweep()
+        await until(lambda: worker.facts().get("groups_fenced") == 2.0)
+        server.release()
+        assert len(await cluster.lease(1)) == 1
+
+
+@in_event_loop
+async def test_a_fault_of_ours_ends_the_worker_and_frees_the_claim(cluster: Cluster) -> None:
+    cluster.server()
+    cluster.train()
+    worker = cluster.worker()
+
+    async def broken(*args: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    worker._player.play = broken  # type: ignore[method-assign,assignment]  # a fault cannot be ordered otherwise
+    with pytest.raises(ZeroDivisionError):
+        await worker.run(asyncio.Event())
+    counts = cluster.buffer.counts()
+    assert counts["in_flight"] == 0
+    assert cluster.buffer.audit().by_reason["worker_error"] >= 1
+
+
+def test_one_process_can_play_in_one_event_loop_after_another(cluster: Cluster) -> None:
+    cluster.server()
+    cluster.train()
+
+    async def play(step: int) -> int:
+        async with cluster.working():
+            return len(await cluster.lease(1, step))
+
+    assert [asyncio.run(play(step)) for step in range(2)] == [1, 1]
