@@ -7,10 +7,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from buffer.answers import Claim, Entry, Leased, NotAdmitted, NotReady, RenewAnswer
+    from buffer.audit import Audit
     from buffer.config import BufferConfig, PartialsConfig, PayloadConfig, StalenessConfig
     from buffer.embedded import Embedded, ensure
     from buffer.errors import (
         Behind,
+        BudgetTooSmall,
         BufferError,
         CorruptPayload,
         Fenced,
@@ -22,49 +25,64 @@ if TYPE_CHECKING:
         TrajectoryError,
         UnknownSchema,
     )
+    from buffer.lineage import Ledger
     from buffer.replay_buffer import ReplayBuffer
+    from buffer.run_record import RunRecord
     from buffer.trajectory import Group, Row, Span, Trajectory
 
 OWNER = "asyncrl"
 """Whose package this is: PyPI has another `buffer`, and pip lets one overwrite the other without a word."""
 
-_HOME = {
-    **dict.fromkeys(("BufferConfig", "PartialsConfig", "PayloadConfig", "StalenessConfig"), "buffer.config"),
-    **dict.fromkeys(("Embedded", "ensure"), "buffer.embedded"),
-    **dict.fromkeys(
-        (
-            "Behind",
-            "BufferError",
-            "CorruptPayload",
-            "Fenced",
-            "RunMismatch",
-            "ServerFull",
-            "ServerLost",
-            "ServerRefused",
-            "TooLarge",
-            "TrajectoryError",
-            "UnknownSchema",
-        ),
-        "buffer.errors",
+_NAMES = {
+    "answers": ("Claim", "Entry", "Leased", "NotAdmitted", "NotReady", "RenewAnswer"),
+    "audit": ("Audit",),
+    "config": ("BufferConfig", "PartialsConfig", "PayloadConfig", "StalenessConfig"),
+    "embedded": ("Embedded", "ensure"),
+    "errors": (
+        "Behind",
+        "BudgetTooSmall",
+        "BufferError",
+        "CorruptPayload",
+        "Fenced",
+        "RunMismatch",
+        "ServerFull",
+        "ServerLost",
+        "ServerRefused",
+        "TooLarge",
+        "TrajectoryError",
+        "UnknownSchema",
     ),
-    **dict.fromkeys(("ReplayBuffer",), "buffer.replay_buffer"),
-    **dict.fromkeys(("Group", "Row", "Span", "Trajectory"), "buffer.trajectory"),
+    "lineage": ("Ledger",),
+    "replay_buffer": ("ReplayBuffer",),
+    "run_record": ("RunRecord",),
+    "trajectory": ("Group", "Row", "Span", "Trajectory"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "OWNER",
+    "Audit",
     "Behind",
+    "BudgetTooSmall",
     "BufferConfig",
     "BufferError",
+    "Claim",
     "CorruptPayload",
     "Embedded",
+    "Entry",
     "Fenced",
     "Group",
+    "Leased",
+    "Ledger",
+    "NotAdmitted",
+    "NotReady",
     "PartialsConfig",
     "PayloadConfig",
+    "RenewAnswer",
     "ReplayBuffer",
     "Row",
     "RunMismatch",
+    "RunRecord",
     "ServerFull",
     "ServerLost",
     "ServerRefused",
@@ -81,4 +99,4 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'buffer' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    return getattr(import_module(f"buffer.{_HOME[name]}"), name)

@@ -9,7 +9,8 @@ BufferError                  base: catch it to catch all of ours
   ServerFull      ConnectionError   the server answers, but had no memory left for the whole of buffer.retry_s
   CorruptPayload  ValueError a payload is missing, foreign or damaged
   UnknownSchema   ValueError a payload was written by a newer major version
-  TooLarge        ValueError a group is larger than buffer.max_group_bytes
+  TooLarge        ValueError a group is larger than one payload can be
+  BudgetTooSmall  ValueError buffer.max_bytes cannot hold the groups of one version
   TrajectoryError ValueError a trajectory contradicts itself; the message names the field
 """
 
@@ -51,7 +52,11 @@ class UnknownSchema(BufferError, ValueError):
 
 
 class TooLarge(BufferError, ValueError):
-    """A group or its encoding is larger than the configured limit."""
+    """A group is larger than one payload can be."""
+
+
+class BudgetTooSmall(BufferError, ValueError):
+    """The budget of bytes cannot hold one version's groups at their largest: training could never start."""
 
 
 class TrajectoryError(BufferError, ValueError):

@@ -1,0 +1,51 @@
+"""What every side of the replay buffer holds: a store, the homes of payloads, and the settings."""
+
+from collections.abc import Iterable
+
+from buffer.config import BufferConfig, StalenessConfig
+from buffer.errors import Behind, Fenced
+from buffer.payloads import Payloads
+from buffer.store import Batch, Done, Limits, Store
+
+
+class Attached:
+    """Base of the worker's and the trainer's side."""
+
+    def __init__(
+        self, store: Store, payloads: Payloads, config: BufferConfig, staleness: StalenessConfig | None = None
+    ) -> None:
+        self.run = store.run
+        self._store = store
+        self._payloads = payloads
+        self._config = config
+        self._staleness = staleness or StalenessConfig()
+        self._limits = Limits(
+            claim_ms=round(config.claim_s * 1000),
+            max_attempts=config.max_attempts,
+            max_bytes=config.max_bytes,
+            max_group_bytes=config.max_group_bytes,
+            max_dead_bytes=config.max_dead_bytes,
+            max_stale=self._staleness.max_stale,
+            on_stale=self._staleness.on_stale,
+            order=self._staleness.order,
+        )
+
+    def _delete(self, keys: Iterable[str]) -> None:
+        """Unlink payloads that a transition put into the trash, then say so. A death in between is for sweep to
+        finish."""
+        if keys := tuple(keys):
+            self._payloads.delete(keys)
+            self._store.forget(keys)
+
+    def _check(self, answer: Done | Batch, branch: int, what: str) -> None:
+        if answer.status == "fenced":
+            raise Fenced(
+                f"{what} of branch {branch}: the ledger of run {self.run!r} is at branch {answer.branch}, version "
+                f"{answer.trained}. Another trainer has taken over; this one must exit and not be restarted."
+            )
+        if answer.status == "behind":
+            raise Behind(
+                f"{what} of branch {branch}: the ledger of run {self.run!r} knows branches up to {answer.branch} "
+                "only. Redis "
+                "lost its latest writes; resume from the newest checkpoint, which opens a new branch."
+            )

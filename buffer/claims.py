@@ -1,0 +1,198 @@
+"""The transitions of workers, as pure rules on the books: reserve, renew, put, filter, release, and the sweep of
+lost claims.
+
+These are the reference for the scripts of the same names: plain and slow, checked before the first change, one at a
+time.
+"""
+
+from buffer.books import DEAD, DISCARDED, FILTERED, IN_FLIGHT, LEASED, READY, WAITING, Books, Card, Index
+from buffer.staleness import admits, oldest_allowed
+from buffer.store import Granted, Limits, Refused, Renewed, Swept
+
+MAX_EXCUSES = 9
+"""Losses with a whole cluster that one ordinal is excused: a prompt that kills every worker at once must end, too."""
+
+
+def reserve(books: Books, now: int, token: str, worker: str, limits: Limits) -> Granted | Refused:
+    """The smallest waiting ordinal, else a new one -> in_flight, if the window and (for a new one) the bytes allow."""
+    known = books.claims.get(token)
+    if known is not None:  # the reply to the first call was lost
+        return _granted(books, known, books.cards[known])
+    new = not books.waiting
+    ordinal = books.next_ordinal if new else min(books.waiting)
+    ahead = books.ahead(ordinal)
+    charged = books.charged_bytes(limits.max_group_bytes)
+    reason = _refusal(books, ordinal, new, ahead, charged + limits.max_group_bytes > limits.max_bytes)
+    if reason:
+        _count(books, f"denied_{reason}")
+        return Refused(reason, ahead, len(books.taken), books.window, charged, "")
+    if new:
+        books.next_ordinal += 1
+        card = books.cards[ordinal] = Card(IN_FLIGHT)
+    else:
+        card = books.cards[ordinal]
+        books.leave(ordinal, card)
+    card.state, card.attempt, card.token, card.worker = IN_FLIGHT, card.attempt + 1, token, worker
+    card.since_ms, card.reason, card.error = now, "", ""
+    books.in_flight[ordinal] = now + limits.claim_ms
+    books.claims[token] = ordinal
+    books.open.add(ordinal)
+    return _granted(books, ordinal, card)
+
+
+def _refusal(books: Books, ordinal: int, new: bool, ahead: int, full: bool) -> str:
+    if books.stopped:
+        return "stopped"
+    if books.paused:
+        return "paused"
+    if books.branch == 0:
+        return "no_trainer"
+    if not admits(ahead, len(books.taken), books.window) or (new and books.end and ordinal >= books.end):
+        return "window"
+    # A waiting ordinal has been charged since its first reserve: refusing it would lock what the trainer needs out.
+    return "bytes" if new and full else ""
+
+
+def _count(books: Books, reason: str) -> None:
+    if books.branch:  # a late call must not bring a dropped ledger back to life
+        books.count_reason(reason)
+
+
+def _granted(books: Books, ordinal: int, card: Card) -> Granted:
+    ahead = books.ahead(ordinal)
+    return Granted(
+        ordinal,
+        card.attempt,
+        ahead,
+        len(books.taken),
+        books.branch,
+        books.trained,
+        books.limit,
+        books.per_version,
+        dict(books.commons),
+    )
+
+
+def renew(books: Books, now: int, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed:
+    """Moves the deadline of a claim, also when it is late but not yet swept, and notes the oldest version sampled."""
+    card = books.cards.get(ordinal)
+    state = "fenced"
+    if card is not None and card.token == token:
+        state = {IN_FLIGHT: "held", READY: "done", LEASED: "done"}.get(card.state, "fenced")
+    if card is None or state != "held":
+        return Renewed(state, books.trained, 0, len(books.taken), books.stopped, None)
+    books.in_flight[ordinal] = now + limits.claim_ms
+    if oldest is not None:
+        card.oldest = oldest
+        books.sampling[ordinal] = books.effective(*oldest)
+    effective = books.sampling.get(ordinal)
+    return Renewed(state, books.trained, books.ahead(ordinal), len(books.taken), books.stopped, effective)
+
+
+def put(books: Books, now: int, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> str:
+    """in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`."""
+    card = books.cards.get(ordinal)
+    if card is not None and card.token == token and card.state in (READY, LEASED):
+        return "done"
+    if card is None or card.token != token or card.state != IN_FLIGHT:
+        _count(books, "fenced")
+        books.trash.add(key)
+        books.dumped.append(key)
+        return "fenced"
+    card.key, card.index, card.since_ms, card.oldest = key, index, now, None
+    books.resident_bytes += index.num_bytes
+    late = books.oldest_effective(index.ranges) < oldest_allowed(books.trained, books.limit)
+    if late and limits.on_stale != "mask":
+        drop_stale(books, ordinal, card, limits)
+        books.hints.append("room")
+        return "stale"
+    books.make_ready(ordinal, card)
+    books.hints.append("ready")
+    return "ready"
+
+
+def drop_stale(books: Books, ordinal: int, card: Card, limits: Limits) -> str:
+    """Past the limit: -> waiting, at no cost but a count, or -> discarded. Answers which."""
+    books.count_reason("stale")
+    if limits.on_stale == "resubmit" and card.stales < limits.max_stale:
+        card.stales += 1
+        books.wait(ordinal, card)
+        card.token = ""  # whoever holds this token has lost the ordinal
+        return WAITING
+    books.close(ordinal, card, DISCARDED)
+    return DISCARDED
+
+
+def filter_group(books: Books, ordinal: int, token: str, reason: str) -> str:
+    """in_flight -> filtered: the worker found no learning signal in the group."""
+    card = books.cards.get(ordinal)
+    if card is None or card.token != token or card.state != IN_FLIGHT:
+        _count(books, "fenced")
+        return "fenced"
+    books.close(ordinal, card, FILTERED)
+    books.count_reason(reason)
+    books.hints.append("room")
+    return FILTERED
+
+
+def release(
+    books: Books, now: int, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits
+) -> str:
+    """in_flight -> waiting or dead. kind: `failed` (counted), `fatal` (dead at once) or `abandoned` (costs nothing)."""
+    card = books.cards.get(ordinal)
+    if card is not None and card.token == token and card.state in (WAITING, DEAD):
+        return card.state  # the reply to the first call was lost
+    if card is None or card.token != token or card.state != IN_FLIGHT:
+        _count(books, "fenced")
+        return "fenced"
+    books.count_reason(reason)
+    books.hints.append("room")
+    if kind == "abandoned":
+        books.wait(ordinal, card)
+        return WAITING
+    return fail(books, now, ordinal, card, reason, error, limits, fatal=kind == "fatal")
+
+
+def fail(
+    books: Books, now: int, ordinal: int, card: Card, reason: str, error: str, limits: Limits, *, fatal: bool = False
+) -> str:
+    """One failure more: -> waiting, or -> dead at the last one. Answers which."""
+    card.failures += 1
+    card.reason, card.error = reason, error
+    if fatal or card.failures >= limits.max_attempts:
+        books.die(ordinal, card, reason, error, now, limits.max_dead_bytes)
+        return DEAD
+    books.wait(ordinal, card)
+    return WAITING
+
+
+def sweep(books: Books, now: int, restarted: bool, limits: Limits) -> Swept:
+    """Expired claims -> waiting or dead.
+
+    After a restart of the server, or when its clock went back by more than a claim, deadlines mean nothing: the
+    first sweep only sets each of them one claim ahead. Most of in_flight expired at once is a cluster preempted, and
+    nobody's failure.
+    """
+    if books.branch == 0:
+        return Swept((), (), False, False, ())
+    guarded = restarted or now < books.swept_ms - limits.claim_ms
+    books.swept_ms = now
+    if guarded:
+        books.in_flight = dict.fromkeys(books.in_flight, now + limits.claim_ms)
+        return Swept((), (), True, False, tuple(sorted(books.trash))[:256])
+    expired = sorted(o for o, deadline in books.in_flight.items() if deadline <= now)
+    excused = len(expired) > 1 and 2 * len(expired) > len(books.in_flight)
+    dead = []
+    for ordinal in expired:
+        card = books.cards[ordinal]
+        books.count_reason("worker_lost")
+        if excused and card.excused < MAX_EXCUSES:
+            card.excused += 1
+            card.reason = "worker_lost"
+            books.wait(ordinal, card)
+        elif fail(books, now, ordinal, card, "worker_lost", f"worker {card.worker} fell silent", limits) == DEAD:
+            dead.append(ordinal)
+        card.token = ""  # a late call of the lost worker is fenced, also while the ordinal waits
+    if expired:
+        books.hints.append("room")
+    return Swept(tuple(expired), tuple(dead), False, excused, tuple(sorted(books.trash))[:256])

@@ -1,0 +1,26 @@
+"""Waiting for the ledger to change, inside the store: XREAD on the run's stream of hints, or a condition in memory."""
+
+from buffer.store import Store
+
+
+class Hints:
+    """Wakes when something happened since the last call. A missed hint costs one wait, so re-check after the
+    deadline."""
+
+    def __init__(self, store: Store, kind: str | None = None) -> None:
+        """kind: "ready" (a group was put), "room" (anything else that may admit or release somebody), None: both."""
+        self._store = store
+        self._kind = kind
+        # Read before the caller's first attempt, so that nothing between that attempt and the wait is missed.
+        self._last = store.hint()
+
+    def wait(self, deadline_s: float) -> bool:
+        """Whether the ledger changed within `deadline_s` seconds. Blocks; not to be shared by threads.
+
+        Raises:
+            ServerLost: the server did not answer for buffer.retry_s.
+        """
+        self._last, changed = self._store.wait_for_hint(self._last, self._kind, deadline_s)
+        return changed
+
+    __call__ = wait

@@ -1,0 +1,64 @@
+"""Where the bytes of groups live: Redis or memory for the small ones, a directory or object store for the large
+ones."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from buffer.config import PayloadConfig
+from buffer.payloads.directory import DirectoryPayloads
+
+
+class PayloadHome(Protocol):
+    """Keeps blobs by key, each written once. In payloads/memory, redis, directory; held to
+    tests/contract/test_payloads.py."""
+
+    def put(self, key: str, blob: bytes) -> None: ...
+    def get(self, key: str) -> bytes | None: ...
+    def delete(self, keys: Iterable[str]) -> None: ...
+
+    def strays(self, run: str, idle_s: float) -> list[str]:
+        """One page of the keys of `run` that nobody has touched for `idle_s`; the next call goes on from there."""
+        ...
+
+
+class Payloads:
+    """Both homes of a run. The key says which one holds it."""
+
+    def __init__(self, near: PayloadHome, config: PayloadConfig) -> None:
+        self._near = near
+        self._far: PayloadHome | None = None if config.home == "redis" else DirectoryPayloads(config.home)
+        self._spill_bytes = config.spill_bytes
+
+    def spills(self, num_bytes: int) -> bool:
+        """Whether a payload of this size goes to the far home."""
+        return self._far is not None and num_bytes > self._spill_bytes
+
+    def put(self, key: str, blob: bytes) -> None:
+        self._home(key).put(key, blob)
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes under `key`; None if there are none."""
+        return self._home(key).get(key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Those of `keys` that exist are gone afterwards."""
+        keys = list(keys)
+        for home in (self._near, self._far):
+            mine = [key for key in keys if home is not None and self._home(key) is home]
+            if home is not None and mine:
+                home.delete(mine)
+
+    def strays(self, run: str, idle_s: float) -> list[str]:
+        """A page of old keys from each home."""
+        return [key for home in (self._near, self._far) if home is not None for key in home.strays(run, idle_s)]
+
+    def _home(self, key: str) -> PayloadHome:
+        if not key.startswith("spilled:"):
+            return self._near
+        if self._far is None:
+            raise ValueError(
+                f"the payload {key} was written to another home, but buffer.payload.home is 'redis' here. Both "
+                "clusters "
+                "need the same buffer.payload.home."
+            )
+        return self._far

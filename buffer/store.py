@@ -1,0 +1,177 @@
+"""The seam between policy and mechanism: one method per transition of the ledger, each atomic, and their answers.
+
+Implemented by `memory_store.MemoryStore` (runs `buffer.ledger` under a lock) and `redis_store.RedisStore` (one Lua
+script per transition); held to tests/contract/test_store.py. Both draw no token, read no config and decide no
+policy: they get integers and keys.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from buffer.books import Books, Card, Index
+from buffer.lineage import Ledger
+
+Clock = Callable[[], int]
+"""Milliseconds, in place of the server's clock: for tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings that transitions compare with."""
+
+    claim_ms: int
+    max_attempts: int
+    max_bytes: int
+    max_group_bytes: int
+    max_dead_bytes: int
+    max_stale: int
+    on_stale: str
+    order: str
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A reserve that was admitted. `commons` is the fork point of every older branch with the current one."""
+
+    ordinal: int
+    attempt: int
+    ahead: int
+    taken: int
+    branch: int
+    trained: int
+    limit: int
+    per_version: int
+    commons: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A reserve that was not admitted."""
+
+    reason: str
+    ahead: int
+    taken: int
+    window: int
+    num_bytes: int
+    last_hint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """`held`: the claim is in flight and lives on. Otherwise its group is already in (`done`) or it is `fenced`."""
+
+    state: str
+    trained: int
+    ahead: int
+    taken: int
+    stopped: bool
+    effective: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A group that left the happy path at a lease."""
+
+    ordinal: int
+    attempt: int
+    effective: int
+    outcome: str
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A group that a lease took, or had taken before."""
+
+    ordinal: int
+    effective: int
+    card: Card
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The answer to a lease. `status`: ok, short (too few groups), held (waits for `held_by`), fenced or behind."""
+
+    status: str
+    branch: int
+    trained: int
+    now_ms: int
+    taken: tuple[Taken, ...] = ()
+    left: tuple[Left, ...] = ()
+    held_by: tuple[tuple[int, int, str], ...] = ()
+    """(ordinal, milliseconds since its reserve, worker) of the groups that a held lease waits for."""
+    num_ready: int = 0
+    num_in_flight: int = 0
+    num_waiting: int = 0
+    bytes_refused: bool = False
+    last_hint: str = ""
+    trash: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The answer to a call of the trainer. `status`: ok, fenced, behind; `trash`: payloads for the caller to unlink."""
+
+    status: str
+    branch: int
+    trained: int
+    trash: tuple[str, ...] = ()
+    evaluation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The answer to a sweep. `guarded`: deadlines were moved instead; `excused`: the expired cost nobody a failure."""
+
+    expired: tuple[int, ...]
+    dead: tuple[int, ...]
+    guarded: bool
+    excused: bool
+    trash: tuple[str, ...]
+
+
+class Store(Protocol):
+    """The ledger of one run. In memory_store, redis_store; held to tests/contract/test_store.py."""
+
+    run: str
+
+    def register(self, fields: Mapping[str, str]) -> Mapping[str, str]: ...
+    def record(self) -> Mapping[str, str]: ...
+    def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused: ...
+    def renew(self, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed: ...
+    def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]: ...
+    def filter(self, ordinal: int, token: str, reason: str) -> str: ...
+    def release(self, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits) -> str: ...
+    def lease(
+        self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
+    ) -> Batch: ...
+    def give_back(self, branch: int, ordinals: Sequence[int], reason: str, limits: Limits) -> Done: ...
+    def advance(self, branch: int, number: int, limit: int, per_version: int, window: int) -> Done: ...
+    def commit(self, branch: int, ledger: Ledger) -> Done: ...
+    def recover(
+        self,
+        nonce: str,
+        ledger: Ledger,
+        number: int,
+        limit: int,
+        per_version: int,
+        window: int,
+        seen: int,
+        end: int,
+        limits: Limits,
+    ) -> Done: ...
+    def sweep(self, limits: Limits) -> Swept: ...
+    def operate(self, fields: Mapping[str, str]) -> None: ...
+    def evaluate(self, branch: int, label: str) -> Done: ...
+    def drop(self) -> tuple[str, ...]: ...
+    def named(self, keys: Sequence[str]) -> set[str]: ...
+    def forget(self, keys: Iterable[str]) -> None: ...
+    def books(self) -> Books: ...
+    def counts(self) -> dict[str, int]: ...
+    def hint(self) -> str: ...
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float) -> tuple[str, bool]: ...
+    def report(self, source: str, facts: str) -> None: ...
+    def reports(self) -> dict[str, tuple[int, str]]: ...
+    def of_run(self, run: str) -> "Store": ...
+    def close(self) -> None: ...

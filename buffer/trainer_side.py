@@ -1,0 +1,243 @@
+"""The trainer's side of the replay buffer, used by rank 0: recover -> lease ... -> advance ... -> ledger -> commit."""
+
+from collections.abc import Iterable
+from threading import Lock
+
+from buffer import staleness, wire
+from buffer.answers import Entry, Leased, LeftGroup, NotReady, StaleGroup
+from buffer.attached import Attached
+from buffer.config import BufferConfig, StalenessConfig
+from buffer.errors import BudgetTooSmall, CorruptPayload
+from buffer.lineage import Ledger, ledger_of
+from buffer.payloads import Payloads
+from buffer.store import Batch, Done, Left, Store, Taken
+from buffer.trajectory import Group
+
+
+class TrainerSide(Attached):
+    """See `buffer.replay_buffer.ReplayBuffer`."""
+
+    def __init__(
+        self, store: Store, payloads: Payloads, config: BufferConfig, staleness: StalenessConfig | None = None
+    ) -> None:
+        super().__init__(store, payloads, config, staleness)
+        self._lineage_lock = Lock()
+        self._lineage = Ledger()
+        self._steps: dict[int, int] = {}
+        """ordinal -> step, of what this trainer has leased and not given back since the last commit."""
+        self._limit: int | None = None
+        self._branch = 0
+
+    def recover(
+        self, nonce: str, ledger: Ledger | None, *, number: int, limit: int, groups_per_version: int, seen: int = 0
+    ) -> int:
+        """Open a new branch at the checkpoint's version, and make the buffer agree with the checkpoint.
+
+        Args:
+            nonce: drawn once per start of the trainer: a repeat opens no second branch.
+            ledger: of the newest complete checkpoint, by (branch, number); None: there is none.
+            number: the version that the trainer starts from.
+            seen: the highest branch that anybody else is known to have seen, for example the log of weights.
+        Returns:
+            The new branch.
+        Raises:
+            BudgetTooSmall: buffer.max_bytes cannot hold one version's groups.
+        """
+        self._check_budget(groups_per_version)
+        ledger = ledger or Ledger()
+        window = staleness.window(limit, groups_per_version)
+        done = self._store.recover(
+            nonce, ledger, number, limit, groups_per_version, window, max(seen, self._branch), 0, self._limits
+        )
+        with self._lineage_lock:
+            self._lineage, self._steps, self._limit, self._branch = ledger, {}, limit, done.branch
+        self._delete(done.trash)
+        self._drop_evaluation(done.evaluation)
+        return done.branch
+
+    def lease(self, branch: int, number: int, step: int, count: int) -> Leased | NotReady:
+        """The batch of a step: `count` groups, or none. The same (branch, step) again answers the same groups.
+
+        Groups past the limit leave here, whether or not there is a batch, and are reported in `left`.
+        Args:
+            number: the trainer's own version; a ledger behind it advances first.
+        Raises:
+            Fenced, Behind: see `buffer.errors`.
+        """
+        limit = self._known_limit()
+        wait_ms = round(self._staleness.wait_deadline_s * 1000) if self._staleness.policy == "wait" else 0
+        left: list[LeftGroup] = []
+        while True:
+            batch = self._store.lease(
+                branch, number, step, count, staleness.oldest_allowed(number, limit), wait_ms, self._limits
+            )
+            self._check(batch, branch, f"lease for step {step}")
+            self._delete(batch.trash)
+            left += [_left(one, number) for one in batch.left]
+            if batch.status != "ok":
+                return self._not_ready(batch, count, tuple(left))
+            again = self._trained_before(batch, step)
+            if not again:
+                break
+            # Redis lost its tail and offers what this lineage has trained. It stays leased until the next commit
+            # closes it; each round takes some out, so the rounds end.
+            self._check(self._store.give_back(branch, again, "trained", self._limits), branch, "lease")
+        with self._lineage_lock:
+            self._steps.update((one.ordinal, step) for one in batch.taken)
+        return Leased(tuple(_entry(one, number, batch.now_ms) for one in batch.taken), tuple(left))
+
+    def fetch(self, entry: Entry) -> Group:
+        """The group of an entry. Any rank may fetch; each decodes its own.
+
+        Raises:
+            CorruptPayload: the payload is missing, foreign or damaged: give it back with reason corrupt_payload.
+            UnknownSchema: it was written by another major version.
+        """
+        blob = self._payloads.get(entry.key)
+        if blob is None:
+            raise CorruptPayload(
+                f"the payload of group {entry.gid} is gone. Give it back as corrupt_payload; it is made again."
+            )
+        raw = wire.inflate(blob, max_bytes=max(self._config.max_group_bytes, entry.num_bytes))
+        if (found := wire.xxh3(raw)) != entry.xxh3:
+            raise CorruptPayload(
+                f"the payload of group {entry.gid} has xxh3 {found}, its index says {entry.xxh3}. Give it back as "
+                "corrupt_payload; it is made again."
+            )
+        group = wire.parse(raw)
+        if group.gid != entry.gid:
+            raise CorruptPayload(f"the payload of group {entry.gid} holds group {group.gid}.")
+        return group
+
+    def give_back(self, branch: int, ordinals: Iterable[int], reason: str | None = None) -> None:
+        """Return leased groups: untouched (None) to ready, `corrupt_payload` to waiting, any other reason to filtered.
+
+        Raises:
+            Fenced, Behind: see `buffer.errors`.
+        """
+        ordinals = tuple(ordinals)
+        done = self._store.give_back(branch, ordinals, reason or "", self._limits)
+        self._check(done, branch, "give_back")
+        with self._lineage_lock:
+            for ordinal in ordinals:
+                self._steps.pop(ordinal, None)
+        self._delete(done.trash)
+
+    def advance(self, branch: int, number: int, *, limit: int, groups_per_version: int) -> None:
+        """A version was trained, published or not: lets workers start the groups of the next.
+
+        Raises:
+            Fenced: a newer branch, or a higher number of this one, is known. Behind: see `buffer.errors`.
+            BudgetTooSmall: buffer.max_bytes cannot hold one version's groups.
+        """
+        self._check_budget(groups_per_version)
+        window = staleness.window(limit, groups_per_version)
+        self._check(
+            self._store.advance(branch, number, limit, groups_per_version, window), branch, f"advance to {number}"
+        )
+        with self._lineage_lock:
+            self._limit = limit
+
+    def ledger(self, branch: int, number: int, trained: Iterable[int]) -> Ledger:
+        """What a checkpoint at `number` keeps of the buffer.
+
+        Args:
+            trained: the ordinals trained on since the last commit or recover (older ones do no harm).
+        Raises:
+            Fenced, Behind: see `buffer.errors`.
+        """
+        books = self._store.books()
+        status = "ok" if branch == books.branch else "fenced" if branch < books.branch else "behind"
+        self._check(Done(status, books.branch, books.trained), branch, "ledger")
+        with self._lineage_lock:
+            return ledger_of(books, self._lineage, number, trained)
+
+    def commit(self, branch: int, ledger: Ledger) -> None:
+        """After the checkpoint's rename: closes all that its ledger names. A repeat does nothing.
+
+        Raises:
+            Fenced, Behind: see `buffer.errors`.
+        """
+        done = self._store.commit(branch, ledger)
+        self._check(done, branch, "commit")
+        with self._lineage_lock:
+            if ledger.watermark >= self._lineage.watermark:
+                self._lineage = ledger
+                self._steps = {o: step for o, step in self._steps.items() if not ledger.names(o)}
+        self._delete(done.trash)
+
+    def _trained_before(self, batch: Batch, step: int) -> list[int]:
+        with self._lineage_lock:
+            return [
+                one.ordinal
+                for one in batch.taken
+                if self._steps.get(one.ordinal, step) != step or self._lineage.names(one.ordinal)
+            ]
+
+    def _not_ready(self, batch: Batch, count: int, left: tuple[LeftGroup, ...]) -> NotReady:
+        have = f"ready={batch.num_ready} in_flight={batch.num_in_flight} waiting={batch.num_waiting}"
+        if batch.status == "held":
+            oldest = max(age for _, age, _ in batch.held_by) / 1000
+            detail = (
+                f"stale_groups: waits for {len(batch.held_by)} last-chance groups in flight, the oldest for "
+                f"{oldest:.0f} s; {have}"
+            )
+        else:
+            detail = f"need {count} groups, have {have}"
+            if batch.num_ready >= count:
+                detail += "; in order of ordinals, so a smaller one is not ready yet"
+            if batch.bytes_refused:
+                detail += "; buffer.max_bytes is used up, so no new group starts before a checkpoint"
+        waiting_for = tuple(StaleGroup(ordinal, age / 1000, worker) for ordinal, age, worker in batch.held_by)
+        return NotReady(detail, left, waiting_for, batch.last_hint, batch.bytes_refused)
+
+    def _known_limit(self) -> int:
+        with self._lineage_lock:
+            if self._limit is None:
+                self._limit = int(self._store.record().get("limit", "0"))
+            return self._limit
+
+    def _check_budget(self, groups_per_version: int) -> None:
+        need = groups_per_version * self._config.max_group_bytes
+        if self._config.max_bytes < need:
+            raise BudgetTooSmall(
+                f"buffer.max_bytes = {self._config.max_bytes} is less than the {groups_per_version} groups of one "
+                "version at "
+                f"buffer.max_group_bytes = {self._config.max_group_bytes} each, {need} in all: a batch could never "
+                "be complete. "
+                "Raise the first or lower the second."
+            )
+
+    def _drop_evaluation(self, label: str) -> None:
+        """Overridden where evaluations are known."""
+
+
+def _entry(taken: Taken, number: int, now_ms: int) -> Entry:
+    card, index = taken.card, taken.card.index
+    return Entry(
+        ordinal=taken.ordinal,
+        attempt=card.attempt,
+        key=card.key,
+        num_bytes=index.num_bytes,
+        xxh3=index.xxh3,
+        lag=staleness.lag(number, taken.effective),
+        tokens=index.tokens,
+        sampled=index.sampled,
+        rewards=index.rewards,
+        data_source=index.data_source,
+        age_s=max(0, now_ms - card.since_ms) / 1000,
+    )
+
+
+def _left(left: Left, number: int) -> LeftGroup:
+    index = left.index
+    return LeftGroup(
+        ordinal=left.ordinal,
+        attempt=left.attempt,
+        reason="stale",
+        outcome=left.outcome,
+        lag=staleness.lag(number, left.effective),
+        tokens=index.tokens,
+        sampled=index.sampled,
+        data_source=index.data_source,
+    )

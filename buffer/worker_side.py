@@ -1,0 +1,170 @@
+"""The rollout worker's side of the replay buffer: reserve -> renew ... -> put | fail | abandon."""
+
+import secrets
+
+from buffer import staleness, wire
+from buffer.answers import Claim, NotAdmitted, RenewAnswer
+from buffer.attached import Attached
+from buffer.books import Index
+from buffer.errors import Fenced, TooLarge, TrajectoryError
+from buffer.keys import payload_key
+from buffer.store import Refused
+from buffer.trajectory import Group
+from buffer.versions import unpack
+
+_MAX_ERROR_CHARS = 2000
+
+
+class WorkerSide(Attached):
+    """See `buffer.replay_buffer.ReplayBuffer`."""
+
+    def reserve(self, worker: str) -> Claim | NotAdmitted:
+        """The next ordinal to play, if admission allows one.
+
+        Args:
+            worker: name of the caller, for people.
+        Raises:
+            ServerLost: the server did not answer for buffer.retry_s.
+        """
+        # Drawn here, before the call: a repeat after a lost reply finds its claim, and no token ever comes back.
+        token = secrets.token_hex(16)
+        answer = self._store.reserve(token, worker, self._limits)
+        if isinstance(answer, Refused):
+            return NotAdmitted(answer.reason, self._explain(answer), answer.last_hint)
+        return Claim(
+            ordinal=answer.ordinal,
+            attempt=answer.attempt,
+            token=token,
+            start_from=staleness.start_from(
+                answer.trained, answer.ahead, answer.taken, answer.per_version, answer.limit
+            ),
+            branch=answer.branch,
+            trained=answer.trained,
+            limit=answer.limit,
+            groups_per_version=answer.per_version,
+            commons=answer.commons,
+        )
+
+    def renew(self, claim: Claim, oldest_version: int | None = None) -> RenewAnswer:
+        """Move the claim's deadline one `claim_s` ahead of now, also when it is late but not yet swept.
+
+        Args:
+            oldest_version: packed; the oldest version that sampled a token of the group so far. Under `wait` the
+            trainer waits for
+                groups that it may train on now but not one version later; a group without tokens holds nobody.
+        Raises:
+            Fenced: the claim was swept, and maybe given to somebody else.
+        """
+        oldest = None if oldest_version is None else unpack(oldest_version)
+        answer = self._store.renew(claim.ordinal, claim.token, oldest, self._limits)
+        if answer.state == "fenced":
+            raise Fenced(self._lost(claim, "renew"))
+        if answer.state == "done":
+            return RenewAnswer(False, "done")
+        if answer.stopped:
+            return RenewAnswer(False, "stopped")
+        if self._staleness.cancel_doomed and self._staleness.policy == "drop" and answer.effective is not None:
+            # In order of ordinals all that is ahead is consumed before; otherwise the next batch may take the group.
+            ahead = answer.ahead if self._staleness.order == "ordinal" else 0
+            earliest = staleness.due(answer.trained, ahead, answer.taken, claim.groups_per_version)
+            if staleness.doomed(answer.effective, earliest, claim.limit):
+                return RenewAnswer(False, "doomed")
+        return RenewAnswer(True)
+
+    def put(self, claim: Claim, group: Group, *, filtered: str | None = None) -> str:
+        """Hand the whole group in.
+
+        Args:
+            filtered: a reason: the group has no learning signal and is counted instead of trained. No payload is
+            written.
+        Returns:
+            "ready"; "filtered"; "stale" (past the limit on arrival: resubmitted or discarded); "dead" (larger than
+            buffer.max_group_bytes).
+        Raises:
+            Fenced: the claim was lost; its payload is removed.
+            TrajectoryError: the group is not of this claim.
+            ServerFull: the server had no memory for it during buffer.retry_s.
+        """
+        if group.gid != claim.gid:
+            raise TrajectoryError(
+                f"group {group.gid} was put under the claim of {claim.gid}: it would count for another prompt."
+            )
+        if filtered is not None:
+            status = self._store.filter(claim.ordinal, claim.token, filtered)
+        else:
+            status = self._put_payload(claim, group)
+        if status == "fenced":
+            raise Fenced(self._lost(claim, "put"))
+        return "ready" if status == "done" else status
+
+    def fail(self, claim: Claim, reason: str, error: str = "") -> str:
+        """Give the ordinal up at the cost of a failure. Answers "waiting", or "dead" at the last one.
+
+        Raises:
+            Fenced: the claim was lost.
+        """
+        status = self._store.release(
+            claim.ordinal, claim.token, reason, error[:_MAX_ERROR_CHARS], "failed", self._limits
+        )
+        if status == "fenced":
+            raise Fenced(self._lost(claim, "fail"))
+        return status
+
+    def abandon(self, claim: Claim) -> None:
+        """Give the ordinal up at no cost. That the claim was lost already is what the caller wanted."""
+        self._store.release(claim.ordinal, claim.token, "abandoned", "", "abandoned", self._limits)
+
+    def _put_payload(self, claim: Claim, group: Group) -> str:
+        limit = self._config.max_group_bytes
+        try:
+            raw = wire.encode(group)
+        except TooLarge as error:
+            return self._die_too_large(claim, str(error))
+        if len(raw) > limit:
+            return self._die_too_large(claim, f"{len(raw)} bytes, buffer.max_group_bytes is {limit}")
+        threshold = self._config.payload.compress_bytes
+        blob = raw if threshold is None or len(raw) < threshold else wire.deflate(raw)
+        key = payload_key(self.run, claim.gid, claim.token, spilled=self._payloads.spills(len(blob)))
+        index = Index(
+            num_bytes=len(blob),
+            xxh3=wire.xxh3(raw),
+            ranges=tuple((branch, low, high) for branch, (low, high) in sorted(group.number_ranges().items())),
+            tokens=tuple(t.num_tokens for t in group.trajectories),
+            sampled=tuple(t.num_sampled for t in group.trajectories),
+            rewards=tuple(t.reward for t in group.trajectories),
+            data_source=group.data_source,
+        )
+        # The payload first: what is ready is there.
+        self._payloads.put(key, blob)
+        status, trash = self._store.put(claim.ordinal, claim.token, key, index, self._limits)
+        self._delete(trash)
+        return status
+
+    def _die_too_large(self, claim: Claim, error: str) -> str:
+        return self._store.release(claim.ordinal, claim.token, "too_large", error, "fatal", self._limits)
+
+    def _explain(self, refused: Refused) -> str:
+        if refused.reason == "window":
+            return (
+                f"{refused.ahead} groups open and {refused.taken} taken of a window of {refused.window}; waits for "
+                "the trainer."
+            )
+        if refused.reason == "bytes":
+            return (
+                f"{refused.num_bytes} of buffer.max_bytes = {self._config.max_bytes} are in use or promised, a group "
+                "may need "
+                f"{self._config.max_group_bytes}; a checkpoint of the trainer frees what it has trained."
+            )
+        details = {
+            "paused": "the run is paused; resume it to go on.",
+            "stopped": "the run is stopping.",
+            "no_trainer": "no trainer has opened a branch yet; is `asyncrl train` running?",
+        }
+        return details[refused.reason]
+
+    def _lost(self, claim: Claim, what: str) -> str:
+        return (
+            f"{what} of group {claim.gid}: its claim is gone, because it was not renewed for buffer.claim_s = "
+            f"{self._config.claim_s} s or its run was recovered. Drop the group; its ordinal is played by somebody "
+            "else."
+        )
