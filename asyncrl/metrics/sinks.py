@@ -209,11 +209,16 @@ class Destination:
     resolved_config: dict[str, Any]  # Any: JSON has no narrower name
 
 
+def _open_tensorboard(to: Destination) -> Sink:
+    return TensorboardSink(to.run_dir / "tensorboard")
+
+
+def _open_wandb(to: Destination) -> Sink:
+    return WandbSink(to.run_dir, to.config.wandb_project, to.run_name, to.resolved_config)
+
+
 OPENERS: Mapping[str, Callable[[Destination], Sink]] = MappingProxyType(
-    {
-        "tensorboard": lambda to: TensorboardSink(to.run_dir / "tensorboard"),
-        "wandb": lambda to: WandbSink(to.run_dir, to.config.wandb_project, to.run_name, to.resolved_config),
-    }
+    {"tensorboard": _open_tensorboard, "wandb": _open_wandb}
 )
 """Names in metrics.sinks -> how to open each."""
 
