@@ -1,0 +1,127 @@
+"""What a host looks after: a server that it starts itself, or one that somebody else runs."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from asyncrl import waits
+from asyncrl.errors import ServerError
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.errors import ServerUnavailable
+from asyncrl.inference.launcher import LaunchSpec, ServerProcess, command
+
+
+class ManagedServer(Protocol):
+    """A server with lives: each begins with `begin` and ends with `end`. StartedServer, AdoptedServer."""
+
+    name: str
+    can_restart: bool
+
+    def url(self) -> str:
+        """Where the next life will answer."""
+        ...
+
+    async def begin(self, url: str, stage_dir: Path, client: ServerClient) -> None:
+        """Return when the server answers. Raises ServerUnavailable."""
+        ...
+
+    async def ended(self) -> int:
+        """Wait until this life is over by itself; its exit code."""
+        ...
+
+    async def end(self) -> None:
+        """End this life if it goes on. Repeating is harmless."""
+        ...
+
+
+class StartedServer:
+    """A process of this machine, started anew for each life.
+
+    Args:
+        name: for logs and acks.
+        engine: row of launcher.ENGINES.
+        make_spec: gives the spec of a life from its port and stage directory.
+        choose_url: gives host and a free port.
+        log: file that every life's output is appended to.
+    """
+
+    can_restart = True
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        engine: str,
+        make_spec: Callable[[int, Path], LaunchSpec],
+        choose_port: Callable[[], int],
+        host: str,
+        log: Path,
+        start_timeout_s: float,
+        stop_timeout_s: float = 20.0,
+    ) -> None:
+        self.name = name
+        self._engine, self._make_spec, self._choose_port, self._host = engine, make_spec, choose_port, host
+        self._log, self._start_timeout_s, self._stop_timeout_s = log, start_timeout_s, stop_timeout_s
+        self._process: ServerProcess | None = None
+
+    def url(self) -> str:
+        """An address with a port that is free now."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._choose_port()}"
+
+    async def begin(self, url: str, stage_dir: Path, client: ServerClient) -> None:
+        """Start the process and wait for its first answer."""
+        spec = self._make_spec(int(url.rpartition(":")[2]), stage_dir)
+        self._process = ServerProcess(
+            self.name, command(self._engine, spec), self._log, stop_timeout_s=self._stop_timeout_s
+        )
+        await self._process.start(client.model_info, self._start_timeout_s)
+
+    async def ended(self) -> int:
+        """Wait for the process to end."""
+        assert self._process is not None, "the server was not started"
+        return await self._process.ended()
+
+    async def end(self) -> None:
+        """Stop the process, children included."""
+        if self._process is not None:
+            await self._process.stop()
+            self._process = None
+
+
+class AdoptedServer:
+    """A server that somebody else runs, by its address. It must have been started with our weight loader and with its
+    stage directory on this machine; see inference.urls."""
+
+    can_restart = False
+
+    def __init__(self, name: str, url: str, *, wait_s: float) -> None:
+        self.name, self._url, self._wait_s = name, url, wait_s
+
+    def url(self) -> str:
+        """Its address."""
+        return self._url
+
+    async def begin(self, url: str, stage_dir: Path, client: ServerClient) -> None:
+        """Wait until it answers."""
+        deadline = asyncio.get_running_loop().time() + self._wait_s
+        while True:
+            try:
+                await client.model_info()
+                return
+            except ServerUnavailable as error:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise ServerError(
+                        f"{self.name}: nobody answers at {url} of inference.urls for {self._wait_s:g} s ({error}). "
+                        "Start the server, or take the address out of the list."
+                    ) from error
+            await waits.pause("host waits for its server to answer", 1.0)
+
+    async def ended(self) -> int:
+        """Nobody tells us: the host's probe finds out."""
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def end(self) -> None:
+        """It is not ours to stop."""
