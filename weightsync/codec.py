@@ -21,11 +21,11 @@ import blake3
 import numpy as np
 import zstandard
 
-from weightsync.diff_numpy import ESCAPE, SKIP
+from weightsync.diff_numpy import SKIP
 from weightsync.digest import MASK, total
 from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Bucket, Words
-from weightsync.planes import Planes, Scratch, apply_planes, encode_planes
+from weightsync.planes import Planes, Scratch, apply_planes, check_planes, encode_planes, need
 from weightsync.versions import label
 
 HEADER = struct.Struct("<4sBBBBQQQIIQQQQQQQQQ")
@@ -47,6 +47,11 @@ class FrameHeader(NamedTuple):
     base: int
     target: int
     bucket: int
+
+    @property
+    def anchor(self) -> bool:
+        """Does the frame need no base?"""
+        return self.base == self.target
 
 
 @dataclass(frozen=True)
@@ -136,6 +141,7 @@ def seal(header: bytes | memoryview, body: Sequence[bytes | memoryview], key: by
 class Frame:
     """A frame that passed every check. `planes` or `dense`, the other is None; both may look into the buffer."""
 
+    header: FrameHeader
     bucket: Bucket
     planes: Planes | None
     dense: Words | None
@@ -170,33 +176,33 @@ def open_frame(buffer: bytes | memoryview, *, bucket: Bucket, header: FrameHeade
     """
     view = memoryview(buffer)
     where = f"bucket {bucket.id} of version {label(header.target)}"
-    _need(len(view) >= HEAD_BYTES, where, "frame bytes", len(view), f"at least {HEAD_BYTES}")
+    need(len(view) >= HEAD_BYTES, where, "frame bytes", len(view), f"at least {HEAD_BYTES}")
     (magic, version, kind, width, flags, layout, base, target, bucket_id, reserved, n, changed, gap_bytes, num_escaped,
      *stored, delta, after) = HEADER.unpack_from(view)  # fmt: skip
     words = bucket.num_words
-    _need(magic == MAGIC, where, "magic", magic, MAGIC)
-    _need(version == FORMAT, where, "format version", version, f"{FORMAT}, which this build reads")
-    _need(kind in (SPARSE, DENSE), where, "kind", kind, "0 (sparse) or 1 (dense)")
-    _need(width == bucket.width, where, "word width", width, bucket.width)
-    _need(flags < 8 and (kind == SPARSE or flags == 0), where, "flags", flags, "below 8, and 0 when dense")
-    _need(FrameHeader(layout, base, target, bucket_id) == header, where, "layout, base, target, bucket",
+    need(magic == MAGIC, where, "magic", magic, MAGIC)
+    need(version == FORMAT, where, "format version", version, f"{FORMAT}, which this build reads")
+    need(kind in (SPARSE, DENSE), where, "kind", kind, "0 (sparse) or 1 (dense)")
+    need(width == bucket.width, where, "word width", width, bucket.width)
+    need(flags < 8 and (kind == SPARSE or flags == 0), where, "flags", flags, "below 8, and 0 when dense")
+    need(FrameHeader(layout, base, target, bucket_id) == header, where, "layout, base, target, bucket",
           (layout, base, target, bucket_id), tuple(header))  # fmt: skip
-    _need(target > base or (kind == DENSE and target == base), where, "base", base, f"below the target {target}")
-    _need(reserved == 0, where, "reserved", reserved, 0)
-    _need(n == words, where, "words", n, words)
-    _need(changed <= n, where, "changed words", changed, f"at most {n}")
-    _need(len(view) == HEAD_BYTES + sum(stored), where, "frame bytes", len(view), HEAD_BYTES + sum(stored))
+    need(target > base or (kind == DENSE and target == base), where, "base", base, f"below the target {target}")
+    need(reserved == 0, where, "reserved", reserved, 0)
+    need(n == words, where, "words", n, words)
+    need(changed <= n, where, "changed words", changed, f"at most {n}")
+    need(len(view) == HEAD_BYTES + sum(stored), where, "frame bytes", len(view), HEAD_BYTES + sum(stored))
     body = view[HEAD_BYTES:]
     sealed = bytes(view[HEADER.size : HEAD_BYTES])
-    _need(hmac.compare_digest(seal(view[: HEADER.size], [body], key), sealed), where, "seal", sealed.hex(),
+    need(hmac.compare_digest(seal(view[: HEADER.size], [body], key), sealed), where, "seal", sealed.hex(),
           "the blake3 of header and body, under the shared key if one is set")  # fmt: skip
     if kind == DENSE:
         sizes = (gap_bytes, num_escaped, *stored)
-        _need(sizes == (0, 0, n * width, 0, 0), where, "dense sizes", sizes, (0, 0, n * width, 0, 0))
-        return Frame(bucket, None, np.frombuffer(body, WORD_DTYPE[width]), changed, delta, after)
-    _need(changed <= gap_bytes <= changed + n // SKIP, where, "gap bytes", gap_bytes,
+        need(sizes == (0, 0, n * width, 0, 0), where, "dense sizes", sizes, (0, 0, n * width, 0, 0))
+        return Frame(header, bucket, None, np.frombuffer(body, WORD_DTYPE[width]), changed, delta, after)
+    need(changed <= gap_bytes <= changed + n // SKIP, where, "gap bytes", gap_bytes,
           f"{changed} to {changed + n // SKIP}")  # fmt: skip
-    _need(num_escaped <= changed, where, "escaped words", num_escaped, f"at most {changed}")
+    need(num_escaped <= changed, where, "escaped words", num_escaped, f"at most {changed}")
     raw, at = [], 0
     for i, size in enumerate((gap_bytes, (changed + 1) >> 1, num_escaped * width)):
         raw.append(_plane(body[at : at + stored[i]], bool(flags >> i & 1), size, where, _PLANE_NAMES[i]))
@@ -204,25 +210,7 @@ def open_frame(buffer: bytes | memoryview, *, bucket: Bucket, header: FrameHeade
     gaps, values = (np.frombuffer(plane, np.uint8) for plane in raw[:2])
     planes = Planes(gaps, values, np.frombuffer(raw[2], WORD_DTYPE[width]), changed, delta)
     check_planes(planes, n, where)
-    return Frame(bucket, planes, None, changed, delta, after)
-
-
-def check_planes(planes: Planes, num_words: int, where: str) -> None:
-    """Every condition that decoding and adding rely on, so that neither needs a bounds check.
-
-    Raises:
-        CorruptDelta: names the first that does not hold.
-    """
-    gaps, values, changed = planes.gaps, planes.values, planes.num_changed
-    found = gaps.size - int(np.count_nonzero(gaps == SKIP))
-    _need(found == changed, where, "changed words in the gap plane", found, changed)
-    _need(values.size == (changed + 1) >> 1, where, "bytes of the value plane", values.size, (changed + 1) >> 1)
-    last = int(gaps.sum(dtype=np.int64)) + changed
-    _need(last <= num_words, where, "position of the last changed word", last - 1, f"below {num_words}")
-    if changed & 1:
-        _need(int(values[-1]) >> 4 == 0, where, "padding nibble", int(values[-1]) >> 4, 0)
-    escapes = int(np.count_nonzero(values & 15 == ESCAPE)) + int(np.count_nonzero(values >> 4 == ESCAPE))
-    _need(escapes == planes.escaped.size, where, "escapes in the value plane", escapes, planes.escaped.size)
+    return Frame(header, bucket, planes, None, changed, delta, after)
 
 
 def merge(frames: Sequence[Frame], scratch: Scratch) -> Frame:
@@ -245,11 +233,13 @@ def merge(frames: Sequence[Frame], scratch: Scratch) -> Frame:
     for frame in rest:
         frame.apply(words, None)
     delta = total(frame.digest_delta for frame in frames)
+    first = frames[0].header
+    header = last.header._replace(base=last.header.target if first.anchor else first.base)
     if start is not None:
-        return Frame(bucket, None, words, bucket.num_words, delta, last.digest_after)
+        return Frame(header, bucket, None, words, bucket.num_words, delta, last.digest_after)
     no_table = AddressTable(np.array([bucket.num_words], np.int64), np.zeros(1, np.int64))
     planes = encode_planes(np.zeros_like(words), words, no_table, scratch)._replace(digest_delta=delta)
-    return Frame(bucket, planes, None, planes.num_changed, delta, last.digest_after)
+    return Frame(header, bucket, planes, None, planes.num_changed, delta, last.digest_after)
 
 
 def _plane(stored: memoryview, compressed: bool, size: int, where: str, name: str) -> bytes | memoryview:
@@ -258,19 +248,12 @@ def _plane(stored: memoryview, compressed: bool, size: int, where: str, name: st
         # and the header cannot ask for more than the bucket.
         try:
             said = zstandard.frame_content_size(stored)
-            _need(said == size, where, f"zstd size of the {name}", said, size)
+            need(said == size, where, f"zstd size of the {name}", said, size)
             unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
             plane: bytes | memoryview = unpacker.decompress(stored, max_output_size=size, allow_extra_data=False)
         except zstandard.ZstdError as error:
             raise CorruptDelta(f"{where}: the {name} does not decompress: {error}. The part is refused.") from error
     else:
         plane = stored
-    _need(len(plane) == size, where, f"bytes of the {name}", len(plane), size)
+    need(len(plane) == size, where, f"bytes of the {name}", len(plane), size)
     return plane
-
-
-def _need(holds: bool, where: str, field: str, found: object, expected: object) -> None:
-    if not holds:
-        raise CorruptDelta(
-            f"{where}: {field} is {found}, expected {expected}. The part is refused, nothing was written."
-        )

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from weightsync import diff, diff_numpy
-from weightsync.diff_numpy import SKIP, Bytes, Planes
+from weightsync.diff_numpy import ESCAPE, SKIP, Bytes, Planes
+from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Index, Words, address_step
 
-__all__ = ["Planes", "Scratch", "apply_planes", "decode_planes", "encode_planes", "frozen"]
+__all__ = ["Planes", "Scratch", "apply_planes", "check_planes", "decode_planes", "encode_planes", "frozen", "need"]
 
 _M64 = (1 << 64) - 1
 _NO_INDEX = np.empty(0, np.int64)
@@ -67,7 +68,7 @@ def encode_planes(old: Words, new: Words, table: AddressTable, scratch: Scratch)
 
 
 def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
-    """(positions, differences) of planes that passed `codec.check_planes`; positions rise."""
+    """(positions, differences) of planes that passed `check_planes`; positions rise."""
     if not diff.HAVE_NUMBA:
         return diff_numpy.decode_planes(planes, dtype)
     positions = np.empty(planes.num_changed, np.int64)
@@ -77,7 +78,7 @@ def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[
 
 
 def apply_planes(target: Words, planes: Planes, table: AddressTable | None) -> int:
-    """Add planes that passed `codec.check_planes` to `target`, in place.
+    """Add planes that passed `check_planes` to `target`, in place.
 
     Returns:
         The digest's gain from the words actually read to those written, modulo 2^64; 0 without a table.
@@ -95,3 +96,29 @@ def frozen(array: Any) -> Any:
     view = np.require(array, requirements=["A", "C"]).view()
     view.flags.writeable = False
     return view
+
+
+def check_planes(planes: Planes, num_words: int, where: str) -> None:
+    """Every condition that decoding and adding rely on, so that neither needs a bounds check.
+
+    Raises:
+        CorruptDelta: names the first that does not hold.
+    """
+    gaps, values, changed = planes.gaps, planes.values, planes.num_changed
+    found = gaps.size - int(np.count_nonzero(gaps == SKIP))
+    need(found == changed, where, "changed words in the gap plane", found, changed)
+    need(values.size == (changed + 1) >> 1, where, "bytes of the value plane", values.size, (changed + 1) >> 1)
+    last = int(gaps.sum(dtype=np.int64)) + changed
+    need(last <= num_words, where, "position of the last changed word", last - 1, f"below {num_words}")
+    if changed & 1:
+        need(int(values[-1]) >> 4 == 0, where, "padding nibble", int(values[-1]) >> 4, 0)
+    escapes = int(np.count_nonzero(values & 15 == ESCAPE)) + int(np.count_nonzero(values >> 4 == ESCAPE))
+    need(escapes == planes.escaped.size, where, "escapes in the value plane", escapes, planes.escaped.size)
+
+
+def need(holds: bool, where: str, field: str, found: object, expected: object) -> None:
+    """Refuse unless `holds`. Raises CorruptDelta, which says where, which field, what was found and expected."""
+    if not holds:
+        raise CorruptDelta(
+            f"{where}: {field} is {found}, expected {expected}. The part is refused, nothing was written."
+        )

@@ -1,0 +1,131 @@
+"""Encode a rank's buckets and put their parts, one part on its way while the next is encoded."""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from weightsync.codec import Encoded, Encoder, FrameHeader
+from weightsync.digest import total
+from weightsync.layout import Bucket, Words
+from weightsync.snapshot import Snapshot
+from weightsync.transport.base import Deadline, Transport, part_key
+
+_IN_FLIGHT_BYTES = 64 << 20
+
+
+@dataclass
+class Uploaded:
+    """What one rank put for a version.
+
+    Attributes:
+        parts: (bucket, bytes) of every part.
+        unchanged: buckets of which no word changed.
+        frames: the parts themselves, with which the snapshot advances after the flip; empty for an anchor.
+        num_changed: words.
+        gain: of the digest over all buckets; for an anchor the sum of the buckets' digests.
+    """
+
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    unchanged: list[int] = field(default_factory=list)
+    frames: list[tuple[Bucket, bytes]] = field(default_factory=list)
+    num_changed: int = 0
+    gain: int = 0
+
+
+class Uploader:
+    """Puts versions of one rank. Not thread-safe: one publish at a time."""
+
+    def __init__(self, transport: Transport, rank: int, key: bytes | None) -> None:
+        self._transport, self._rank = transport, rank
+        self._encoder = Encoder(key)
+
+    def delta(
+        self,
+        snapshot: Snapshot,
+        words_of: Callable[[Bucket], Words],
+        prefix: str,
+        header: FrameHeader,
+        deadline: Deadline,
+    ) -> Uploaded:
+        """Put what differs from the snapshot.
+
+        Args:
+            words_of: the current words of a bucket.
+            prefix: of the upload's keys.
+            header: of the version; its bucket field is ignored.
+        Raises:
+            TransportError: a part could not be put; what was put is an orphan.
+        """
+        done = Uploaded()
+        with _Sender(self._transport, self._rank, prefix, deadline) as sender:
+            for bucket in snapshot.buckets:
+                encoded = self._encoder.delta(
+                    snapshot.words[bucket.id],
+                    words_of(bucket),
+                    header._replace(bucket=bucket.id),
+                    snapshot.table(bucket),
+                    snapshot.digests[bucket.id],
+                )
+                if encoded is None:
+                    done.unchanged.append(bucket.id)
+                    continue
+                done.frames.append((bucket, encoded.frame))
+                done.gain = total((done.gain, encoded.digest_delta))
+                self._note(done, bucket, encoded)
+                sender.put(bucket.id, encoded.frame)
+        return done
+
+    def anchor(self, snapshot: Snapshot, prefix: str, layout: int, deadline: Deadline) -> Uploaded:
+        """Put the whole snapshot. Raises as `delta`."""
+        done = Uploaded()
+        with _Sender(self._transport, self._rank, prefix, deadline) as sender:
+            for bucket in snapshot.buckets:
+                header = FrameHeader(layout, snapshot.version, snapshot.version, bucket.id)
+                digest = snapshot.digests[bucket.id]
+                encoded = self._encoder.anchor(snapshot.words[bucket.id], header, digest)
+                done.gain = total((done.gain, digest))
+                self._note(done, bucket, encoded)
+                sender.put(bucket.id, encoded.frame)
+        return done
+
+    def _note(self, done: Uploaded, bucket: Bucket, encoded: Encoded) -> None:
+        done.parts.append((bucket.id, len(encoded.frame)))
+        done.num_changed += encoded.num_changed
+
+
+class _Sender:
+    """One thread that puts parts while the caller encodes; what waits is bounded in bytes."""
+
+    def __init__(self, transport: Transport, rank: int, prefix: str, deadline: Deadline) -> None:
+        self._transport, self._rank, self._prefix, self._deadline = transport, rank, prefix, deadline
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="weightsync-send")
+        self._waiting: deque[tuple[int, Future[None]]] = deque()
+        self._waiting_bytes = 0
+
+    def __enter__(self) -> "_Sender":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            while self._waiting and kind is None:
+                self._take_oldest()
+        finally:
+            self._pool.shutdown(cancel_futures=True)
+
+    def put(self, bucket: int, frame: bytes) -> None:
+        """Send a frame; blocks while too much is on its way. Raises what an earlier put raised."""
+        self._deadline.check()
+        while self._waiting and (self._waiting_bytes > _IN_FLIGHT_BYTES or self._waiting[0][1].done()):
+            self._take_oldest()
+        key = part_key(self._prefix, self._rank, bucket)
+        self._waiting.append((len(frame), self._pool.submit(self._send, key, frame)))
+        self._waiting_bytes += len(frame)
+
+    def _send(self, key: str, frame: bytes) -> None:
+        self._transport.put_part(key, [memoryview(frame)], deadline_s=self._deadline.left())
+
+    def _take_oldest(self) -> None:
+        size, future = self._waiting.popleft()
+        self._waiting_bytes -= size
+        future.result()
