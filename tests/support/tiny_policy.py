@@ -7,8 +7,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from asyncrl.algorithms import resolve
+from asyncrl.config import ActorConfig, AlgorithmConfig
 from asyncrl.config.trainer import StarterModelConfig
 from asyncrl.starter.model import build_model, build_tokenizer, save
+from asyncrl.trainer.batch import Batch, build
+from asyncrl.trainer.parallel import OneRank, Ranks, mini_batches
+from asyncrl.trainer.policy import Policy
 from buffer import Group, Row, Span, Trajectory
 from buffer.versions import pack
 
@@ -82,4 +87,34 @@ def make_row(
         logprobs=logprobs,
         spans=(Span(version, digest, len(answer)),),
         num_prompt_tokens=len(prompt),
+    )
+
+
+def make_policy(model_dir: Path, ranks: Ranks | None = None, *, steps: int = 10, **settings: object) -> Policy:
+    """A policy that trains that model; `settings` with the prefix `algorithm_` go to the algorithm, others to actor."""
+    prefix = "algorithm_"
+    algorithm = {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
+    actor = ActorConfig(**{"lr": 1e-2, **{k: v for k, v in settings.items() if not k.startswith(prefix)}})  # type: ignore[arg-type]  # by name
+    return Policy.load(
+        model_dir,
+        resolve(AlgorithmConfig(**algorithm), actor),  # type: ignore[arg-type]  # by name
+        actor,
+        arithmetic="float32",
+        temperature=1.0,
+        steps=steps,
+        wire_dtype="bfloat16",
+        ranks=ranks or OneRank(),
+    )
+
+
+def make_batch(policy: Policy, groups: Sequence[Group], num_mini_batches: int = 1, *, max_lag: int = 8) -> Batch:
+    """Those groups as one step of one rank."""
+    return build(
+        groups,
+        mini_batches([group.ordinal for group in groups], num_mini_batches),
+        advantage=policy.algorithm.advantage,
+        filter_zero_variance=policy.algorithm.filter_zero_variance,
+        lag_of=lambda version: 0,
+        max_lag=max_lag,
+        total=policy.ranks.total,
     )

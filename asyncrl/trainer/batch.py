@@ -1,0 +1,236 @@
+"""Groups to arrays: the trained tokens of a step, cut into micro-batches by token budget, whatever the cut.
+
+_R rows, _J trajectories, _N trained tokens in the order group, trajectory, row, position; RS is a micro-batch's grid of
+rows by trained tokens. Nothing here loops over tokens in Python.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.base import AdvantageEstimator, Total
+from asyncrl.algorithms.rewards import zero_variance
+from buffer import Group, Row
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """The trajectories of a rank's groups, J of them, trained on or not."""
+
+    rewards_J: npt.NDArray[np.float64]
+    """NaN where there is no reward."""
+    group_J: Ints
+    """Index of each one's group among the rank's groups."""
+    num_sampled_J: Ints
+    """Tokens that the policy sampled."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one rank trains in one step."""
+
+    groups: tuple[Group, ...]
+    trajectories: Trajectories
+    zero_variance: tuple[int, ...]
+    """Ordinals of groups that were left out of the loss because their rewards do not differ."""
+    rows: tuple[Row, ...]
+    rows_by_mini_batch: tuple[Ints, ...]
+    """Rows that have trained tokens, by optimizer step of one pass."""
+    starts_R: Ints
+    """[R + 1] the tokens of row r are those from starts_R[r] up to starts_R[r + 1]."""
+    positions_N: Ints
+    """Position of the token in its row, at least 1: the first token of a row has nothing that predicts it."""
+    labels_N: Ints
+    sampler_N: Floats
+    """Logprobs, nats, that were recorded when the token was sampled."""
+    advantages_N: Floats
+    lags_N: Ints
+    """Versions between the one that sampled the token and the one that is trained."""
+
+    @property
+    def num_trained(self) -> int:
+        """Tokens that enter the loss."""
+        return len(self.labels_N)
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Rows for one forward pass, padded on the right, and their trained tokens."""
+
+    token_ids_RT: Tensor
+    predictors_N: Tensor
+    """[N] int64, place of the token before each trained token in token_ids_RT, flattened."""
+    labels_N: Tensor
+    slots_N: Tensor
+    """[N] int64, place of each trained token in the grid, flattened."""
+    index_N: Ints
+    """Place of each trained token in the batch's arrays."""
+    mask_RS: Tensor
+    sampler_RS: Tensor
+    advantages_RS: Tensor
+    lags_RS: Tensor
+
+    def grid(self, values_N: Tensor) -> Tensor:
+        """[R, S] the tokens' values in their places, 0 elsewhere; the gradient flows through."""
+        flat = values_N.new_zeros(self.mask_RS.numel())
+        return flat.index_copy(0, self.slots_N, values_N).view(self.mask_RS.shape)
+
+
+def build(
+    groups: Sequence[Group],
+    mini_batches: Sequence[Sequence[int]],
+    *,
+    advantage: AdvantageEstimator,
+    filter_zero_variance: bool,
+    lag_of: Callable[[int], int],
+    max_lag: int,
+    total: Total,
+) -> Batch:
+    """Arrays of a rank's whole groups.
+
+    Args:
+        groups: in ordinal order.
+        mini_batches: ordinals of each optimizer step of one pass; others than the rank's own may be among them.
+        advantage: estimator over whole groups.
+        filter_zero_variance: leave groups without a difference in reward out of the loss.
+        lag_of: versions between a packed version and the one that is trained.
+        max_lag: tokens of a larger lag leave the loss; their rewards stay in the baseline.
+        total: sums over ranks; `advantage` may need statistics of the whole step.
+    """
+    members = [trajectory for group in groups for trajectory in group.trajectories]
+    rows = tuple(row for trajectory in members for row in trajectory.rows)
+    trajectories = Trajectories(
+        rewards_J=np.array([np.nan if t.reward is None else t.reward for t in members], dtype=np.float64),
+        group_J=np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups]),
+        num_sampled_J=np.array([t.num_sampled for t in members], dtype=np.int64),
+    )
+    dropped = _zero_variance(groups) if filter_zero_variance else ()
+    lengths_R = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
+    sampled_R = np.array([row.num_sampled for row in rows], dtype=np.int64)
+    row_J = np.array([len(t.rows) for t in members], dtype=np.int64)
+
+    flat_N = np.flatnonzero(_concatenate([row.mask for row in rows], np.bool_))
+    row_N = np.repeat(np.arange(len(rows)), sampled_R)
+    positions_N = flat_N - (np.cumsum(lengths_R) - lengths_R)[row_N]
+    lags_N = _lags(rows, lag_of)
+    in_loss_J = np.isfinite(trajectories.rewards_J) & ~np.isin(
+        trajectories.group_J, [i for i, group in enumerate(groups) if group.ordinal in dropped]
+    )
+    trained_N = np.repeat(in_loss_J, trajectories.num_sampled_J) & (positions_N >= 1) & (lags_N <= max_lag)
+    counts_R = np.bincount(row_N[trained_N], minlength=len(rows))
+    ordinal_R = np.repeat(np.array([g.ordinal for g in groups], dtype=np.int64)[trajectories.group_J], row_J)
+    return Batch(
+        groups=tuple(groups),
+        trajectories=trajectories,
+        zero_variance=dropped,
+        rows=rows,
+        rows_by_mini_batch=tuple(np.flatnonzero(np.isin(ordinal_R, part) & (counts_R > 0)) for part in mini_batches),
+        starts_R=np.concatenate([[0], np.cumsum(counts_R)]).astype(np.int64),
+        positions_N=positions_N[trained_N],
+        labels_N=_concatenate([row.token_ids for row in rows], np.uint32)[flat_N][trained_N].astype(np.int64),
+        sampler_N=_concatenate([row.logprobs for row in rows], np.float32)[flat_N][trained_N].astype(np.float32),
+        advantages_N=_advantages(trajectories, advantage, total)[trained_N],
+        lags_N=lags_N[trained_N],
+    )
+
+
+def micro_batches(batch: Batch, rows: Ints, max_tokens: int, device: torch.device) -> Iterator[MicroBatch]:
+    """The given rows, those of like length together, in micro-batches of at most `max_tokens` padded tokens.
+
+    A row that is longer by itself is a micro-batch of its own.
+    """
+    # The last trained token of a row is predicted, never read, so the row ends before it.
+    lengths = batch.positions_N[batch.starts_R[rows + 1] - 1]
+    order = np.lexsort((rows, -lengths))
+    rows, lengths = rows[order], lengths[order]
+    start = 0
+    while start < len(rows):
+        size = max(max_tokens // int(lengths[start]), 1)
+        yield _micro_batch(batch, rows[start : start + size], lengths[start : start + size], device)
+        start += size
+
+
+def empty_micro_batch(device: torch.device) -> MicroBatch:
+    """One token that is not trained: for a rank that has fewer micro-batches than another.
+
+    Ranks that share parameters gather them together, so each runs as many passes as the others.
+    """
+    zero = torch.zeros(1, 1, device=device)
+    return MicroBatch(
+        token_ids_RT=torch.zeros(1, 1, dtype=torch.int64, device=device),
+        predictors_N=torch.zeros(1, dtype=torch.int64, device=device),
+        labels_N=torch.zeros(1, dtype=torch.int64, device=device),
+        slots_N=torch.zeros(1, dtype=torch.int64, device=device),
+        index_N=np.zeros(0, dtype=np.int64),
+        mask_RS=torch.zeros(1, 1, dtype=torch.bool, device=device),
+        sampler_RS=zero,
+        advantages_RS=zero,
+        lags_RS=torch.zeros(1, 1, dtype=torch.int64, device=device),
+    )
+
+
+def _micro_batch(batch: Batch, rows: Ints, lengths: Ints, device: torch.device) -> MicroBatch:
+    width = int(lengths[0])
+    token_ids_RT = np.zeros((len(rows), width), dtype=np.int64)
+    for place, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
+        token_ids_RT[place, :length] = batch.rows[row].token_ids[:length]
+    counts_R = batch.starts_R[rows + 1] - batch.starts_R[rows]
+    place_N = np.repeat(np.arange(len(rows)), counts_R)
+    within_N = np.arange(int(counts_R.sum())) - np.repeat(np.cumsum(counts_R) - counts_R, counts_R)
+    index_N = batch.starts_R[rows][place_N] + within_N
+    shape = (len(rows), int(counts_R.max()))
+    slots_N = place_N * shape[1] + within_N
+
+    def grid(values_N: npt.NDArray[np.generic]) -> Tensor:
+        filled = np.zeros(shape, dtype=values_N.dtype)
+        filled.reshape(-1)[slots_N] = values_N
+        return torch.from_numpy(filled).to(device)
+
+    return MicroBatch(
+        token_ids_RT=torch.from_numpy(token_ids_RT).to(device),
+        predictors_N=torch.from_numpy(place_N * width + batch.positions_N[index_N] - 1).to(device),
+        labels_N=torch.from_numpy(batch.labels_N[index_N]).to(device),
+        slots_N=torch.from_numpy(slots_N).to(device),
+        index_N=index_N,
+        mask_RS=grid(np.ones(len(index_N), dtype=np.bool_)),
+        sampler_RS=grid(batch.sampler_N[index_N]),
+        advantages_RS=grid(batch.advantages_N[index_N]),
+        lags_RS=grid(batch.lags_N[index_N]),
+    )
+
+
+def _zero_variance(groups: Sequence[Group]) -> tuple[int, ...]:
+    scores: Mapping[int, list[float | None]] = {
+        group.ordinal: [trajectory.reward for trajectory in group.trajectories] for group in groups
+    }
+    return zero_variance(scores).dropped
+
+
+def _lags(rows: Sequence[Row], lag_of: Callable[[int], int]) -> Ints:
+    spans = [span for row in rows for span in row.spans]
+    by_version = {version: lag_of(version) for version in {span.version for span in spans}}
+    lags = np.array([by_version[span.version] for span in spans], dtype=np.int64)
+    return np.repeat(lags, [span.num_tokens for span in spans])
+
+
+def _advantages(trajectories: Trajectories, advantage: AdvantageEstimator, total: Total) -> Floats:
+    """Of every sampled token: the estimator sees each trajectory once, its rows joined, so each has one vote."""
+    width = int(trajectories.num_sampled_J.max(initial=0))
+    mask_JS = torch.arange(width) < torch.from_numpy(trajectories.num_sampled_J)[:, None]
+    advantages_JS = advantage(
+        torch.from_numpy(trajectories.rewards_J), mask_JS, torch.from_numpy(trajectories.group_J), total=total
+    )
+    result: Floats = advantages_JS[mask_JS].numpy()
+    return result
+
+
+def _concatenate(parts: Sequence[npt.NDArray[np.generic]], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=dtype)

@@ -1,0 +1,192 @@
+"""Held-out evaluation: opens a ledger of its own, waits for the answers to its prompts, turns them into metrics.
+
+consumes  groups of held-out prompts      waits for     all of them, in order
+                                          unblocked by  rollout.worker, put
+produces  val-core/ metrics, samples      unblocks      rollout.worker, by opening and closing the ledger
+"""
+
+import json
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from asyncrl import waits
+from asyncrl.errors import WaitTimeout
+from asyncrl.trainer.sweeper import Sweeper
+from buffer import Group, ReplayBuffer
+from buffer.answers import Entry, Leased
+from buffer.errors import CorruptPayload
+from buffer.versions import label, unpack
+
+log = logging.getLogger(__name__)
+
+NAME = "trainer waits for evaluation"
+STEP = 0  # a ledger of evaluation has one batch
+
+
+class Evaluation:
+    """Evaluates versions of one run."""
+
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        *,
+        num_prompts: int,
+        group_size: int,
+        deadline_s: float,
+        samples_dir: Path,
+        num_samples: int,
+        stop: threading.Event,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            num_prompts: held-out prompts.
+            group_size: answers to each.
+            deadline_s: seconds one evaluation may take.
+            samples_dir: where some answers are written as text, one file an evaluation.
+            num_samples: how many.
+            stop: ends the wait; the evaluation is then left out.
+        """
+        self._buffer, self._num_prompts, self._group_size = buffer, num_prompts, group_size
+        self._deadline_s, self._stop = deadline_s, stop
+        self._samples_dir, self._num_samples = samples_dir, num_samples
+
+    async def run(self, version: int, name: str) -> dict[str, float]:
+        """Evaluate `version`, which must be head, and write samples to `<name>.jsonl`.
+
+        Returns:
+            Metrics; empty if a stop was asked for, or if the answers did not come in time, which is logged: training
+            goes on without them.
+        """
+        if self._num_prompts == 0:
+            return {}
+        ledger = await waits.blocking(
+            "evaluation opens its ledger",
+            lambda: self._buffer.open_evaluation(version, num_prompts=self._num_prompts, group_size=self._group_size),
+        )
+        try:
+            groups = await self._groups(ledger, version)
+        except WaitTimeout as late:
+            log.warning("evaluation of version %s is left out: %s", label(version), late)
+            return {}
+        finally:
+            await waits.blocking("evaluation closes its ledger", self._buffer.close_evaluation)
+        if not groups:
+            return {}
+        self._write_samples(groups, version, name)
+        return scores(groups, self._num_prompts, self._group_size, version)
+
+    async def _groups(self, ledger: ReplayBuffer, version: int) -> list[Group]:
+        hints, sweeper = ledger.hints(), Sweeper(ledger)
+
+        def attempt() -> list[Group] | None:
+            if self._stop.is_set():
+                return []
+            sweeper.sweep()
+            return fetch_all(ledger, version, self._num_prompts)
+
+        def why() -> str:
+            return f"{self._num_prompts} held-out prompts; {_states(ledger.counts())}; is serve-rollout running?"
+
+        groups = await waits.until(NAME, attempt, why=why, wake=hints.wait, deadline_s=self._deadline_s)
+        if not groups:
+            log.warning("evaluation of version %s is left out: no group, or a stop was asked for", label(version))
+        return groups
+
+    def _write_samples(self, groups: Sequence[Group], version: int, name: str) -> None:
+        self._samples_dir.mkdir(parents=True, exist_ok=True)
+        lines = [
+            json.dumps(
+                {
+                    "version": label(version),
+                    "ordinal": group.ordinal,
+                    "data_source": group.data_source,
+                    "prompt": trajectory.extra_info.get("prompt_text", ""),
+                    "response": trajectory.extra_info.get("response_text", ""),
+                    "reward": trajectory.reward,
+                    "finish_reason": trajectory.finish_reason,
+                },
+                ensure_ascii=False,
+            )
+            for group in groups[: self._num_samples]
+            for trajectory in group.trajectories[:1]
+        ]
+        text = "".join(line + "\n" for line in lines)
+        (self._samples_dir / f"{name}.jsonl").write_text(text, encoding="utf-8")
+
+
+def fetch_all(ledger: ReplayBuffer, version: int, num_prompts: int) -> list[Group] | None:
+    """Every group that can still come, in ordinal order; None while some are missing.
+
+    Groups that died or were discarded do not come: the evaluation is of the others, and says so. A damaged payload
+    goes back and is made again.
+    """
+    branch, number = unpack(version)
+    counts = ledger.counts()
+    expected = num_prompts - sum(counts.get(state, 0) for state in ("dead", "discarded", "filtered"))
+    if expected <= 0:
+        return []
+    leased = ledger.lease(branch, number, STEP, expected)
+    if not isinstance(leased, Leased):
+        return None
+    groups, damaged = _fetch(leased.entries, ledger.fetch)
+    if damaged:
+        ledger.give_back(branch, damaged, "corrupt_payload")
+        return None
+    return groups
+
+
+def _fetch(entries: Iterable[Entry], fetch: Callable[[Entry], Group]) -> tuple[list[Group], list[int]]:
+    groups, damaged = [], []
+    for entry in entries:
+        try:
+            groups.append(fetch(entry))
+        except CorruptPayload as error:
+            log.warning("held-out group %s: %s", entry.gid, error)
+            damaged.append(entry.ordinal)
+    return groups, damaged
+
+
+def scores(groups: Sequence[Group], num_prompts: int, group_size: int, version: int) -> dict[str, float]:
+    """Metrics of held-out groups: mean reward by source, and what the mean leaves out.
+
+    A prompt's reward is the mean over its answers that have one; a source's is the mean over its prompts.
+    """
+    prompts: dict[str, list[float]] = defaultdict(list)
+    lengths: dict[str, list[int]] = defaultdict(list)
+    missing = dict.fromkeys({group.data_source for group in groups}, 0)
+    tokens = other = 0
+    for group in groups:
+        known = [t.reward for t in group.trajectories if t.reward is not None]
+        if known:
+            prompts[group.data_source].append(sum(known) / len(known))
+        missing[group.data_source] += len(group.trajectories) - len(known)
+        lengths[group.data_source] += [t.num_sampled for t in group.trajectories]
+        spans = [span for t in group.trajectories for row in t.rows for span in row.spans]
+        tokens += sum(span.num_tokens for span in spans)
+        other += sum(span.num_tokens for span in spans if span.version != version)
+    values = {"val-aux/missing_prompts": float(num_prompts - len(groups))}
+    if other:
+        log.warning("%d of %d held-out tokens were not sampled by version %s", other, tokens, label(version))
+        values["val-aux/other_version_frac"] = other / tokens
+    for source, rewards in sorted(prompts.items()):
+        mean = sum(rewards) / len(rewards)
+        values[f"val-core/{source}/reward/mean@{group_size}"] = mean
+        values[f"val/test_score/{source}"] = mean
+    for source in sorted(lengths):
+        values[f"val-aux/{source}/response_length/mean"] = sum(lengths[source]) / max(len(lengths[source]), 1)
+        values[f"val-aux/{source}/without_reward"] = float(missing[source])
+    return values
+
+
+def held_out_score(values: dict[str, float]) -> float | None:
+    """One number of an evaluation: the mean over sources, None if nothing was scored."""
+    means = [value for name, value in values.items() if name.startswith("val-core/")]
+    return sum(means) / len(means) if means else None
+
+
+def _states(counts: dict[str, int]) -> str:
+    return " ".join(f"{state}={count}" for state, count in counts.items() if count)

@@ -1,0 +1,155 @@
+"""Weights as a Hugging Face model directory, from a checkpoint or the live policy, for transformers and servers."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from asyncrl.config import Config
+from asyncrl.errors import CheckpointError, ExportError
+from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.checkpoint_files import sync_directory
+from asyncrl.trainer.parallel import Ranks
+from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.policy_state import WEIGHTS
+from asyncrl.trainer.rank_files import RankFiles
+
+MARK = "asyncrl.json"
+"""File that says an export is ours, so that a later one may take its place."""
+MAX_FILE_BYTES = 4 << 30
+WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".safetensors.index.json", ".bin.index.json")
+
+NamedTensors = Iterable[tuple[str, Tensor]]
+
+
+def export_checkpoint(directory: Path, config: Config, output: Path) -> Path:
+    """Write the newest complete checkpoint in `directory` as a model directory; returns `output`.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or none is sound.
+        ExportError: `output` exists, or cannot be written.
+    """
+    saved = Checkpoints(directory, config.trainer.checkpoint).newest()
+    if saved is None:
+        raise CheckpointError(f"{directory} holds no checkpoint to export. Train first, or set run.name or run.dir.")
+    if output.exists():
+        raise ExportError(f"{output} exists; an export does not replace what it finds. Remove it or name another.")
+    with RankFiles(saved.path) as files:
+        names = sorted(name.removeprefix(WEIGHTS) for name in files.names() if name.startswith(WEIGHTS))
+        tensors = ((name, files.read(WEIGHTS + name)) for name in names)
+        origin = {"checkpoint": str(saved.path), "version": f"{saved.name.branch}.{saved.name.number}"}
+        write_model(output, tensors, config.model.path, config.model.wire_dtype, origin)
+    return output
+
+
+def export_policy(policy: Policy, config: Config, output: Path, version: str, ranks: Ranks) -> Path:
+    """Write the live policy as a model directory, in place of an earlier export; every rank calls it together.
+
+    Raises:
+        ExportError: `output` exists and is not an export of ours, or cannot be written.
+    """
+    tensors = _whole_tensors(policy)
+    if ranks.rank == 0:
+        write_model(output, tensors, config.model.path, config.model.wire_dtype, {"version": version})
+    else:
+        for _ in tensors:  # its shard of each is asked for by rank 0
+            pass
+    return output
+
+
+def write_model(
+    output: Path, tensors: NamedTensors, model_dir: Path, wire_dtype: str, origin: Mapping[str, str]
+) -> None:
+    """Write weights in the wire dtype beside the tokenizer and settings of `model_dir`; the directory appears at once.
+
+    Args:
+        tensors: name and value of each tensor; each is let go before the next is asked for.
+        model_dir: the run's version 0, for everything but weights.
+        origin: what the weights are of; kept in the directory.
+    Raises:
+        ExportError: `output` is in the way and not ours, or the disk is full.
+    """
+    if output.exists() and not (output / MARK).is_file():
+        raise ExportError(
+            f"{output} exists and was not exported by asyncrl, so it is left alone. Remove it, or export elsewhere."
+        )
+    temporary = output.with_name(f".{output.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.mkdir(parents=True)
+        _copy_settings(model_dir, temporary, wire_dtype)
+        _write_weights(temporary, tensors, getattr(torch, wire_dtype))
+        (temporary / MARK).write_text(json.dumps(origin) + "\n", encoding="utf-8")
+        sync_directory(temporary)
+        if output.exists():
+            old = output.rename(output.with_name(f".{output.name}.{secrets.token_hex(4)}"))
+            temporary.rename(output)
+            shutil.rmtree(old)
+        else:
+            temporary.rename(output)
+        sync_directory(output.parent)
+    except (OSError, SafetensorError) as error:
+        raise ExportError(
+            f"The weights could not be exported to {output}: {error}. Free some space, or export elsewhere; the "
+            "checkpoints hold the same weights."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy_settings(model_dir: Path, target: Path, wire_dtype: str) -> None:
+    for path in model_dir.iterdir():
+        if path.is_file() and not path.name.endswith(WEIGHT_FILES) and path.name != "starter.json":
+            shutil.copyfile(path, target / path.name)
+    settings = json.loads((target / "config.json").read_text(encoding="utf-8"))
+    settings |= {"torch_dtype": wire_dtype, "dtype": wire_dtype}
+    (target / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _write_weights(directory: Path, tensors: NamedTensors, dtype: torch.dtype) -> None:
+    """Files of at most MAX_FILE_BYTES, named and indexed as transformers does it."""
+    parts: list[list[str]] = []
+    open_part: dict[str, Tensor] = {}
+    size = total = 0
+
+    def close_part() -> None:
+        save_file(open_part, directory / _part_name(len(parts)), {"format": "pt"})
+        parts.append(list(open_part))
+        open_part.clear()
+
+    for name, tensor in tensors:
+        stored = tensor.detach().to("cpu", dtype).contiguous()
+        if open_part and size + stored.nbytes > MAX_FILE_BYTES:
+            close_part()
+            size = 0
+        open_part[name] = stored
+        size += stored.nbytes
+        total += stored.nbytes
+    close_part()
+    if len(parts) == 1:
+        (directory / _part_name(0)).rename(directory / "model.safetensors")
+        return
+    weight_map: dict[str, str] = {}
+    for index, names in enumerate(parts):
+        final = f"model-{index + 1:05d}-of-{len(parts):05d}.safetensors"
+        (directory / _part_name(index)).rename(directory / final)
+        weight_map |= dict.fromkeys(names, final)
+    index_text = json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2, sort_keys=True)
+    (directory / "model.safetensors.index.json").write_text(index_text + "\n", encoding="utf-8")
+
+
+def _part_name(index: int) -> str:
+    return f"part-{index:05d}.safetensors"
+
+
+def _whole_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter, gathered from all ranks one after the other."""
+    for name, parameter in policy.named_parameters().items():
+        value = parameter.detach()
+        yield name, value.full_tensor() if isinstance(value, DTensor) else value

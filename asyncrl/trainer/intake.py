@@ -1,0 +1,204 @@
+"""The groups of a step: leased by rank 0, shared out to the ranks, fetched and checked by each for itself.
+
+consumes  groups, from buffer             waits for     groups_per_step fresh groups ("trainer waits for fresh groups"),
+                                                        last-chance groups in flight ("stale_groups")
+                                          unblocked by  rollout.worker, put
+produces  whole groups for this rank      unblocks      nobody; `advance` does that
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Literal
+
+import msgpack
+
+from asyncrl import waits
+from asyncrl.errors import WaitTimeout
+from asyncrl.trainer.agreement import Decision, decided_by_rank0
+from asyncrl.trainer.lineage import Lineage
+from asyncrl.trainer.parallel import assign, mini_batches
+from asyncrl.trainer.parts import TrainerParts
+from asyncrl.trainer.sweeper import Sweeper
+from buffer import Group
+from buffer.answers import Entry, Leased, LeftGroup, NotReady
+from buffer.errors import CorruptPayload, UnknownSchema
+
+log = logging.getLogger(__name__)
+
+ANSWER_EVERY_S = 5.0
+FRESH, STALE = "trainer waits for fresh groups", "stale_groups"
+
+
+@dataclass(frozen=True)
+class StepGroups:
+    """A step's groups.
+
+    Attributes:
+        groups: this rank's, in ordinal order.
+        mini_batches: ordinals of each optimizer step of one pass, over all ranks.
+        entries: of the groups of all ranks, in ordinal order.
+        left: groups that left as stale since the last step; on rank 0.
+    """
+
+    groups: Sequence[Group]
+    mini_batches: Sequence[Sequence[int]]
+    entries: Sequence[Entry]
+    left: Sequence[LeftGroup]
+
+
+@dataclass(frozen=True)
+class NoGroups:
+    """Why there are none now. `answer_needs`: a server asks for an anchor; `timeout`: `late` says for what."""
+
+    reason: Literal["save", "stop", "answer_needs", "timeout"]
+    late: WaitTimeout | None = None
+
+
+class Intake:
+    """Brings one step's groups after the other. Every rank calls `next` together."""
+
+    def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
+        self._parts, self._lineage, self._stop = parts, lineage, stop
+        self._buffer, self._ranks = parts.buffer, parts.collective
+        self._hints = parts.buffer.hints() if parts.collective.rank == 0 else None
+        self._sweeper = Sweeper(parts.buffer)
+        self._left: list[LeftGroup] = []
+        self._not_ready: NotReady | None = None
+        self._no_answer_before_s = 0.0
+
+    async def next(self, *, can_free_bytes: bool) -> StepGroups | NoGroups:
+        """The groups of the step after the one that is finished.
+
+        Args:
+            can_free_bytes: a checkpoint now would free trained groups.
+        Raises:
+            Fenced, Behind: see `buffer.errors`; on rank 0, and the other ranks end with it.
+        """
+        start_s = time.monotonic()
+        while True:
+            decision = await decided_by_rank0(self._ranks, lambda: self._lease(start_s, can_free_bytes))
+            if decision["do"] == "timeout":
+                return NoGroups("timeout", WaitTimeout(*decision["late"]))
+            if decision["do"] != "train":
+                return NoGroups(decision["do"])
+            entries = [_entry(plain) for plain in decision["entries"]]
+            own = set(decision["shares"][self._ranks.rank])
+            groups, refused = await waits.blocking(
+                "trainer fetches groups", self._fetch, [entry for entry in entries if entry.ordinal in own]
+            )
+            if not await self._some_refused(refused):
+                left, self._left = self._left, []
+                return StepGroups(groups, decision["mini_batches"], entries, left)
+
+    async def _lease(self, start_s: float, can_free_bytes: bool) -> Decision:
+        """Rank 0's decision: the plan of a batch, or why there is none."""
+        assert self._hints is not None
+        name = FRESH
+        while True:
+            left_s = self._parts.config.trainer.lease_wait_s - (time.monotonic() - start_s)
+            try:
+                decision = await waits.until(
+                    name,
+                    partial(self._attempt, can_free_bytes, waits_for_stale=name == STALE),
+                    why=self._why,
+                    wake=self._hints.wait,
+                    deadline_s=max(left_s, 0.0),
+                )
+            except WaitTimeout as late:
+                waited_s = time.monotonic() - start_s
+                return {"do": "timeout", "late": [FRESH, waited_s, self._parts.config.trainer.lease_wait_s, late.why]}
+            if decision["do"] != "rename":
+                return decision
+            name = STALE if name == FRESH else FRESH
+
+    def _attempt(self, can_free_bytes: bool, *, waits_for_stale: bool) -> Decision | None:
+        if self._stop.is_set() or self._buffer.stopped():
+            return {"do": "stop"}
+        lineage = self._lineage
+        count = self._parts.config.schedule.groups_per_step
+        answer = self._buffer.lease(lineage.branch, lineage.number, lineage.step + 1, count)
+        self._left += answer.left
+        if isinstance(answer, Leased):
+            return self._plan(answer)
+        self._not_ready = answer
+        if answer.bytes_refused and can_free_bytes:
+            return {"do": "save"}
+        if self._answers_needs():
+            return {"do": "answer_needs"}
+        self._sweeper.sweep()
+        return {"do": "rename"} if bool(answer.waiting_for) != waits_for_stale else None
+
+    def _answers_needs(self) -> bool:
+        """Whether a server asks for an anchor, and the last answer is not just a moment ago: it may have failed."""
+        if time.monotonic() < self._no_answer_before_s or not self._parts.log.needs():
+            return False
+        self._no_answer_before_s = time.monotonic() + ANSWER_EVERY_S
+        return True
+
+    def _why(self) -> str:
+        answer = self._not_ready
+        if answer is None:
+            return "the ledger has not answered yet"
+        held = "".join(f"; ordinal {g.ordinal} held for {g.age_s:.0f} s by {g.worker}" for g in answer.waiting_for)
+        return f"{answer.detail}{held}; is serve-rollout running?"
+
+    def _plan(self, leased: Leased) -> Decision:
+        """Who trains what: whole groups, each mini-batch balanced by tokens."""
+        tokens = {entry.ordinal: sum(entry.tokens) for entry in leased.entries}
+        parts = mini_batches(list(tokens), self._parts.config.actor.ppo_mini_batches)
+        shares: list[list[int]] = [[] for _ in range(self._ranks.world)]
+        for part in parts:
+            for share, chosen in zip(
+                shares, assign({ordinal: tokens[ordinal] for ordinal in part}, self._ranks.world), strict=True
+            ):
+                share += chosen
+        return {
+            "do": "train",
+            "entries": [asdict(entry) for entry in leased.entries],
+            "mini_batches": parts,
+            "shares": shares,
+        }
+
+    def _fetch(self, entries: Sequence[Entry]) -> tuple[list[Group], list[tuple[int, str]]]:
+        """This rank's groups in ordinal order, and (ordinal, reason) of those that must not be trained on."""
+        groups, refused = [], []
+        for entry in sorted(entries, key=lambda entry: entry.ordinal):
+            try:
+                group = self._buffer.fetch(entry)
+            except (CorruptPayload, UnknownSchema) as error:
+                log.warning("group %s is given back: %s", entry.gid, error)
+                refused.append((entry.ordinal, "corrupt_payload"))
+                continue
+            foreign = self._lineage.foreign_span(group, self._parts.publisher.digest_of)
+            if foreign:
+                log.warning("%s; it is left out", foreign)
+                refused.append((entry.ordinal, "unknown_weights"))
+            else:
+                groups.append(group)
+        return groups, refused
+
+    async def _some_refused(self, refused: list[tuple[int, str]]) -> bool:
+        """Give back what any rank refused; the next lease of this step takes others in their place."""
+        reports = self._ranks.gather(msgpack.packb(refused))
+
+        async def give_back() -> Decision:
+            assert reports is not None
+            every = [tuple(one) for report in reports for one in msgpack.unpackb(report)]
+            for reason in sorted({reason for _, reason in every}):
+                ordinals = [ordinal for ordinal, why in every if why == reason]
+                await waits.blocking(
+                    "trainer updates the ledger", self._buffer.give_back, self._lineage.branch, ordinals, reason
+                )
+            return {"refused": len(every)}
+
+        decision = await decided_by_rank0(self._ranks, give_back)
+        return bool(decision["refused"])
+
+
+def _entry(plain: Decision) -> Entry:
+    lists = {name: tuple(plain[name]) for name in ("tokens", "sampled", "rewards")}
+    return Entry(**{**plain, **lists})

@@ -1,0 +1,258 @@
+"""The training loop, on every rank and in every mode: lease -> batch -> step -> publish -> advance.
+
+                 +--------------------------------------------------------------------+
+                 v                                                                    |
+  take over -> publish -> [evaluate] -> lease -> fetch -> step -> publish -> advance -+-> publish -> checkpoint
+  (recover, claim)                        |                                           |   -> evaluate -> export
+                                          | buffer full                checkpoint <---+
+                                          +-----> checkpoint            every N steps
+
+consumes  groups, from buffer             waits for     groups_per_step fresh groups
+                                          unblocked by  rollout.worker, put
+produces  weight versions, to weightsync  waits for     nothing: no server acknowledges
+                                          unblocks      inference.host, by the flip of head; rollout.worker, by advance
+          checkpoints                     unblocks      the buffer's memory, by commit
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import buffer.errors
+import weightsync.errors
+from asyncrl import waits
+from asyncrl.errors import AsyncrlError, FencedOut
+from asyncrl.trainer import batch as batches
+from asyncrl.trainer.agreement import Decision, decided_by_rank0
+from asyncrl.trainer.evaluation import Evaluation, held_out_score
+from asyncrl.trainer.export import export_policy
+from asyncrl.trainer.intake import Intake, NoGroups, StepGroups
+from asyncrl.trainer.lineage import Lineage
+from asyncrl.trainer.measure import measure
+from asyncrl.trainer.parts import TrainerParts
+from asyncrl.trainer.publishing import Publishing
+from asyncrl.trainer.randomness import seed_step
+from asyncrl.trainer.reporting import Reporting
+from asyncrl.trainer.saving import Saver
+from asyncrl.trainer.takeover import take_over
+from buffer.versions import label
+
+__all__ = ["Outcome", "TrainerParts", "TrainingLoop"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the loop ended.
+
+    Attributes:
+        reason: finished, or stopped in good order: a resume goes on from here.
+        version: packed; the last one that was trained.
+        facts: numbers for the summary; on rank 0.
+    """
+
+    reason: Literal["finished", "stopped"]
+    step: int
+    version: int
+    facts: dict[str, float | str] = field(default_factory=dict)
+
+
+class LedgerBehind(AsyncrlError):
+    """Redis lost its latest writes; a new start from the newest checkpoint opens a new branch and goes on."""
+
+
+class TrainingLoop:
+    """Runs one rank from its start to its end."""
+
+    def __init__(self, parts: TrainerParts) -> None:
+        """Take the parts; nothing happens before `run`."""
+        self._parts = parts
+        self._ranks = parts.collective
+        self._config = parts.config
+
+    async def run(self, *, resume: bool, stop: threading.Event) -> Outcome:
+        """Train until trainer.steps are done or a stop is asked for, by `stop` or in the run record.
+
+        Args:
+            resume: go on from the newest checkpoint, if there is one.
+            stop: set by a signal; the step that is running is finished first.
+        Raises:
+            FencedOut: a newer trainer owns the run; this one must not be started again.
+            LedgerBehind: start again with `resume`.
+            WaitTimeout: no groups in trainer.lease_wait_s seconds; everything trained is in a checkpoint.
+            CheckpointError, ExportError, NumericsError: see their docstrings.
+        """
+        try:
+            lineage = await take_over(self._parts, resume=resume)
+            run = _Run(self._parts, lineage, stop)
+            async with _heartbeat(run.reporting, self._ranks.rank == 0):
+                return await run.go()
+        except (buffer.errors.Fenced, weightsync.errors.Fenced) as error:
+            raise FencedOut(
+                f"Another trainer has taken over this run: {error} This one leaves it alone. Do not start it again "
+                "while the other one runs."
+            ) from error
+        except buffer.errors.Behind as error:
+            raise LedgerBehind(f"{error} Start it again with --resume.") from error
+
+
+class _Run:
+    """One run on one branch: the helpers that share its lineage, and the loop over steps."""
+
+    def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
+        config = parts.config
+        self.parts, self.config, self.ranks, self.lineage, self.stop = parts, config, parts.collective, lineage, stop
+        self.intake = Intake(parts, lineage, stop)
+        self.publishing = Publishing(parts, lineage, stop)
+        self.saver = Saver(parts, lineage)
+        self.reporting = Reporting(parts, lineage)
+        self.evaluation = Evaluation(
+            parts.buffer,
+            num_prompts=parts.heldout,
+            group_size=config.eval.n,
+            deadline_s=config.eval.deadline_s,
+            samples_dir=parts.run_dir / "samples",
+            num_samples=config.trainer.samples_per_eval,
+            stop=stop,
+        )
+        self.facts: dict[str, float | str] = {}
+        self.steps_since_version = 0
+
+    async def go(self) -> Outcome:
+        """From the first version of the branch to the end."""
+        await self.publishing.publish()
+        await self.publishing.advance()
+        if self.lineage.step == 0 and self.parts.heldout:
+            await self.publishing.ensure_head(max_lag=0)
+            self.write(await self.evaluate("before"))
+        while self.lineage.step < self.config.trainer.steps:
+            await self.publishing.ensure_head(max_lag=self.config.plan.limit)
+            groups = await self.intake.next(can_free_bytes=self.saver.has_news)
+            if isinstance(groups, StepGroups):
+                await self.train(groups)
+                await self.saver.save_if_due()
+            elif await self.without_groups(groups):
+                return self.outcome("stopped")
+        return await self.finish()
+
+    async def train(self, groups: StepGroups) -> None:
+        """One step, and the version it makes if it is the last of one."""
+        seed_step(self.config.run.seed, self.lineage.step)
+        async with self.parts.gpus.for_training():
+            with self.reporting.watches.watch("batch"):
+                batch = self.build(groups)
+            with self.reporting.watches.watch("update_actor"):
+                tally = self.parts.policy.step(batch)
+        measure(batch, tally)
+        self.lineage.step += 1
+        self.steps_since_version += 1
+        self.saver.trained({entry.ordinal for entry in groups.entries})
+        others: dict[str, float] = {}
+        if self.lineage.step % self.config.plan.steps_per_version == 0:
+            others |= await self.next_version()
+            every = self.config.eval.every_versions
+            is_last = self.lineage.step >= self.config.trainer.steps
+            if every and self.lineage.number % every == 0 and not is_last:
+                others |= await self.evaluate(f"version-{label(self.lineage.version)}")
+        num_tokens = [sum(entry.tokens) for entry in groups.entries]
+        self.reporting.write_step(tally, groups, others, num_tokens=num_tokens)
+
+    def build(self, groups: StepGroups) -> batches.Batch:
+        """This rank's arrays."""
+        algorithm = self.parts.algorithm
+        return batches.build(
+            groups.groups,
+            groups.mini_batches,
+            advantage=algorithm.advantage,
+            filter_zero_variance=algorithm.filter_zero_variance,
+            lag_of=self.lineage.lag_of,
+            max_lag=self.config.plan.limit,
+            total=self.ranks.total,
+        )
+
+    async def without_groups(self, answer: NoGroups) -> bool:
+        """Do what has to be done instead of a step; returns whether the run stops."""
+        if answer.reason == "answer_needs":
+            await self.publishing.answer_needs()
+            return False
+        await self.saver.save()
+        if answer.late is not None:
+            raise answer.late
+        return answer.reason == "stop"
+
+    async def finish(self) -> Outcome:
+        """The last version, a checkpoint of it, its score, and its weights for others."""
+        if self.steps_since_version:
+            await self.next_version()  # a short one, so that servers get its steps, too
+        await self.saver.save()
+        await self.publishing.ensure_head(max_lag=0)
+        self.write(await self.evaluate("after"))
+        if await self.stop_asked():
+            return self.outcome("stopped")
+        target, version = self.parts.run_dir / "export", label(self.lineage.version)
+        await waits.blocking(
+            "trainer exports", export_policy, self.parts.policy, self.config, target, version, self.ranks
+        )
+        return self.outcome("finished")
+
+    async def next_version(self) -> dict[str, float]:
+        """Publish what was trained as the next version, and let the workers start the groups of the one after it."""
+        self.lineage.number += 1
+        self.steps_since_version = 0
+        values = await self.publishing.publish()
+        await self.publishing.advance()
+        return values
+
+    async def stop_asked(self) -> bool:
+        """Rank 0's answer: the signal reaches the ranks at different moments."""
+
+        async def look() -> Decision:
+            return {"stop": self.stop.is_set()}
+
+        return bool((await decided_by_rank0(self.ranks, look))["stop"])
+
+    async def evaluate(self, name: str) -> dict[str, float]:
+        """Held-out metrics of the trained version; only rank 0 has them, the others wait for its next decision."""
+        if self.ranks.rank != 0 or self.parts.heldout == 0:
+            return {}
+        values = await self.evaluation.run(self.lineage.version, name)
+        score = held_out_score(values)
+        if score is not None and name in ("before", "after"):
+            self.facts[f"heldout_{name}"] = score
+        return values
+
+    def write(self, values: dict[str, float]) -> None:
+        """A line of its own for what is measured between steps."""
+        if values:
+            self.reporting.write(values)
+
+    def outcome(self, reason: Literal["finished", "stopped"]) -> Outcome:
+        """The end, with its numbers."""
+        facts = {
+            **self.facts,
+            "steps": float(self.lineage.step),
+            "versions": float(self.publishing.num_published),
+            "publish_failures": float(self.publishing.num_failed),
+            "checkpoints": float(self.saver.num_saved),
+            "checkpoint_failures": float(self.saver.num_failed),
+        }
+        return Outcome(reason, self.lineage.step, self.lineage.version, facts)
+
+
+@contextlib.asynccontextmanager
+async def _heartbeat(reporting: Reporting, is_rank0: bool) -> AsyncIterator[None]:
+    if not is_rank0:
+        yield
+        return
+    task = asyncio.create_task(reporting.beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,34 @@
+"""Metrics of one micro-batch about its sampler: distance of the two policies, and effective sample size by lag."""
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.masking import LOG_RATIO_LIMIT, mean_pair
+from asyncrl.algorithms.mismatch import mismatch, probability_difference
+from asyncrl.trainer.batch import MicroBatch
+from asyncrl.trainer.tally import Tally
+
+MAX_LAGS = 16
+"""Lags that are measured one by one; larger ones are counted together with the last."""
+
+
+def measure_mismatch(micro: MicroBatch, trainer_RS: Tensor, tally: Tally) -> None:
+    """Compare the trainer's logprobs at the start of the step with the sampler's, over all tokens and by lag.
+
+    Lag 0 measures the difference between the two engines alone; what larger lags add is staleness.
+    """
+    tally.take(*mismatch(trainer_RS, micro.sampler_RS, micro.mask_RS))
+    tally.take(*probability_difference(trainer_RS, micro.sampler_RS, micro.mask_RS))
+    log_ratio_RS = (trainer_RS - micro.sampler_RS).detach()
+    finite_RS = micro.mask_RS & log_ratio_RS.isfinite()
+    weights_RS = log_ratio_RS.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().double()
+    lags_RS = micro.lags_RS.clamp(max=MAX_LAGS)
+    for lag in torch.unique(lags_RS[micro.mask_RS]).tolist():
+        at_RS = finite_RS & (lags_RS == lag)
+        tally.take(
+            {
+                f"training/off_policy/lag_{lag}/kl": mean_pair(-log_ratio_RS, at_RS),
+                f"training/off_policy/lag_{lag}/_weight": mean_pair(weights_RS, at_RS),
+                f"training/off_policy/lag_{lag}/_square": mean_pair(weights_RS.square(), at_RS),
+            }
+        )

@@ -1,0 +1,138 @@
+"""A Hugging Face causal language model as the trainer needs it: float32 masters, shards, logprobs of sampled tokens."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from asyncrl.algorithms.logprobs import entropy, token_logprobs
+from asyncrl.errors import ConfigError
+from asyncrl.trainer.batch import MicroBatch
+
+Arithmetic = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class TokenOutputs:
+    """What the model says about the N trained tokens of a micro-batch: logprobs and entropies, [N] float32, nats."""
+
+    logprobs_N: Tensor
+    entropies_N: Tensor
+
+
+class LanguageModel:
+    """The module with what surrounds a forward pass. Logits exist only at positions that predict a trained token."""
+
+    def __init__(self, module: PreTrainedModel, arithmetic: Arithmetic, device: torch.device) -> None:
+        self.module, self.device = module, device
+        self._bfloat16 = arithmetic == "bfloat16"
+        self._predictors: Tensor | None = None
+        head = module.get_output_embeddings()
+        assert isinstance(head, nn.Module)
+        head.register_forward_pre_hook(self._keep_predictors)
+
+    def outputs(self, micro: MicroBatch, *, temperature: float, entropy_has_gradient: bool) -> TokenOutputs:
+        """Logprobs, with gradient where autograd is on, and entropies of the trained tokens at `temperature`.
+
+        Rows are padded on the right and attention is causal, so that padding reaches no real token and no mask is
+        needed.
+        """
+        self._predictors = micro.predictors_N
+        try:
+            with self._autocast():
+                logits_NV = self.module(input_ids=micro.token_ids_RT, use_cache=False).logits[0]
+        finally:
+            self._predictors = None
+        logprobs_N = token_logprobs(logits_NV, micro.labels_N, temperature=temperature)
+        source_NV = logits_NV if entropy_has_gradient else logits_NV.detach()
+        return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature))
+
+    def _keep_predictors(self, head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        # Before the head rather than after it: the logits of a prompt would be the largest tensor of the step.
+        del head
+        assert self._predictors is not None
+        hidden_NH = args[0].flatten(0, 1).index_select(0, self._predictors)
+        return (hidden_NH.unsqueeze(0), *args[1:])
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
+
+
+def load_language_model(
+    path: Path,
+    *,
+    arithmetic: Arithmetic,
+    device: torch.device,
+    mesh: DeviceMesh | None,
+    gradient_checkpointing: bool = False,
+) -> LanguageModel:
+    """Read a model directory into float32 master weights, on every rank its shard of them.
+
+    Args:
+        path: directory in Hugging Face form.
+        arithmetic: type of forward and backward; masters stay float32.
+        mesh: the ranks to shard over, or None.
+        gradient_checkpointing: recompute activations in the backward pass.
+    Raises:
+        ConfigError: the directory holds no causal language model that transformers can read.
+    """
+    transformers_logging.disable_progress_bar()
+    if not (path / "config.json").is_file():
+        raise ConfigError(
+            f"model.path = {path} holds no config.json, so there is no model to train. Run `asyncrl starter` if the "
+            "configuration has a `starter:` section, or name a directory in Hugging Face form."
+        )
+    try:
+        module = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"model.path = {path} cannot be read as a causal language model: {error}. Complete the directory, or name "
+            "another."
+        ) from error
+    without_dropout(module)
+    module.train()
+    if gradient_checkpointing:
+        recompute_activations(module)
+    module.to(device)
+    if mesh is not None:
+        shard(module, mesh, arithmetic)
+    return LanguageModel(module, arithmetic, device)
+
+
+def without_dropout(module: nn.Module) -> None:
+    """Turn dropout off: the policy that is trained must be the policy that the servers sample from."""
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        if isinstance(getattr(part, "attention_dropout", None), float):
+            part.__dict__["attention_dropout"] = 0.0  # a plain number, which Module.__setattr__ is not typed for
+
+
+def recompute_activations(module: PreTrainedModel) -> None:
+    """Less memory, more time; transformers renamed the switch and its argument in 5.24."""
+    switch = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
+    switch({"use_reentrant": False})
+
+
+def shard(module: PreTrainedModel, mesh: DeviceMesh, arithmetic: Arithmetic) -> None:
+    """Split parameters over the ranks (FSDP2): each decoder layer is gathered on its own, the rest with the root."""
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
+    )
+    layers = decoder_layers(module)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
+def decoder_layers(module: PreTrainedModel) -> list[nn.Module]:
+    """The repeated blocks, by the class names that transformers says must not be split."""
+    names = set(module._no_split_modules or ())
+    return [part for part in module.modules() if type(part).__name__ in names]

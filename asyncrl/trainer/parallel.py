@@ -1,0 +1,211 @@
+"""Ranks: the process group, control messages between ranks as bytes, and which rank trains which groups."""
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError, PreflightError
+
+START_TIMEOUT_S = 600.0  # ranks import torch at different speeds; NCCL's own operations take seconds
+
+
+class Ranks(Protocol):
+    """What a rank knows of the others. OneRank and ProcessGroup; also what weightsync calls a Collective.
+
+    Every method but the properties is collective: all ranks call it in the same order.
+    """
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """The ranks that share parameters, or None with one rank."""
+        ...
+
+    def gather(self, blob: bytes) -> list[bytes] | None:
+        """Every rank's bytes by rank, on rank 0; None on the others."""
+        ...
+
+    def broadcast(self, blob: bytes | None) -> bytes:
+        """Rank 0's bytes, on every rank; the others pass None."""
+        ...
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        ...
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over ranks of a float64 vector on the CPU."""
+        ...
+
+    def largest(self, value: int) -> int:
+        """The largest of the ranks' numbers."""
+        ...
+
+
+class OneRank:
+    """The only rank: nothing is sent anywhere."""
+
+    rank, world = 0, 1
+    mesh: DeviceMesh | None = None
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cpu")
+
+    def gather(self, blob: bytes) -> list[bytes] | None:
+        """Its own bytes."""
+        return [blob]
+
+    def broadcast(self, blob: bytes | None) -> bytes:
+        """Its own bytes."""
+        assert blob is not None
+        return blob
+
+    def barrier(self) -> None:
+        """Nobody to wait for."""
+
+    def total(self, values: Tensor) -> Tensor:
+        """The values."""
+        return values
+
+    def largest(self, value: int) -> int:
+        """The value."""
+        return value
+
+
+class ProcessGroup:
+    """One of several ranks, one process each.
+
+    Control messages travel on a gloo group of their own: they wait for groups as long as rank 0 does, while an
+    operation on tensors that takes minutes is a fault.
+    """
+
+    def __init__(self, rank: int, world: int, device: torch.device, *, patience_s: float) -> None:
+        self.rank, self.world, self.device = rank, world, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=START_TIMEOUT_S))
+        self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience_s))
+        self._mesh = init_device_mesh(device.type, (world,))
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """All ranks, which share parameters."""
+        return self._mesh
+
+    def gather(self, blob: bytes) -> list[bytes] | None:
+        """Every rank's bytes by rank, on rank 0; None on the others."""
+        sizes = torch.zeros(self.world, dtype=torch.int64)
+        sizes[self.rank] = len(blob)
+        dist.all_reduce(sizes, group=self._control)
+        width = int(sizes.max())
+        padded = torch.zeros(width, dtype=torch.uint8)
+        padded[: len(blob)] = _as_tensor(blob)
+        received = [torch.empty(width, dtype=torch.uint8) for _ in range(self.world)] if self.rank == 0 else None
+        dist.gather(padded, received, dst=0, group=self._control)
+        if received is None:
+            return None
+        return [part[:size].numpy().tobytes() for part, size in zip(received, sizes.tolist(), strict=True)]
+
+    def broadcast(self, blob: bytes | None) -> bytes:
+        """Rank 0's bytes, on every rank."""
+        assert (blob is not None) == (self.rank == 0)
+        size = torch.tensor([len(blob) if blob is not None else 0])
+        dist.broadcast(size, src=0, group=self._control)
+        data = _as_tensor(blob) if blob is not None else torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(data, src=0, group=self._control)
+        return blob if blob is not None else data.numpy().tobytes()
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        dist.barrier(group=self._control)
+
+    def total(self, values: Tensor) -> Tensor:
+        """Sums over ranks of a float64 vector."""
+        summed = values.detach().to("cpu", torch.float64, copy=True)
+        dist.all_reduce(summed, group=self._control)
+        return summed.to(values.device)
+
+    def largest(self, value: int) -> int:
+        """The largest of the ranks' numbers."""
+        number = torch.tensor([value])
+        dist.all_reduce(number, dist.ReduceOp.MAX, group=self._control)
+        return int(number)
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.destroy_process_group()
+
+
+def open_ranks(config: Config) -> OneRank | ProcessGroup:
+    """This process's place among the ranks, from RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT.
+
+    Raises:
+        ConfigError: CUDA was asked for and there is no device for this rank.
+        PreflightError: several ranks without the address where they meet.
+    """
+    world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    chosen = choose_device(config.trainer.device, int(os.environ.get("LOCAL_RANK", "0")))
+    if world == 1:
+        return OneRank(chosen)
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise PreflightError(
+            f"WORLD_SIZE = {world}, but {' and '.join(missing)} is not set, so the ranks cannot meet. Start them with "
+            "`asyncrl train`, or with torchrun."
+        )
+    # The others wait for rank 0 while it waits for groups, evaluates, or publishes again and again.
+    patience_s = config.trainer.lease_wait_s + config.eval.deadline_s + START_TIMEOUT_S
+    return ProcessGroup(rank, world, chosen, patience_s=patience_s)
+
+
+def choose_device(device: str, local_rank: int) -> torch.device:
+    """The device of a rank. Raises ConfigError if it does not exist."""
+    found = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and found <= local_rank:
+        raise ConfigError(
+            f"trainer.device = cuda, but rank {local_rank} of this machine has no device ({found} found). Lower "
+            "trainer.parallel.fsdp, or set trainer.device to auto or cpu."
+        )
+    return torch.device("cuda", local_rank) if found > local_rank else torch.device("cpu")
+
+
+def assign(tokens: Mapping[int, int], world: int) -> list[list[int]]:
+    """Which rank trains which groups: whole groups, balanced by tokens, in ordinal order within a rank.
+
+    Args:
+        tokens: tokens of each group by ordinal.
+        world: number of ranks.
+    Returns:
+        The ordinals of each rank, ascending.
+    """
+    shares: list[list[int]] = [[] for _ in range(world)]
+    loads = [0] * world
+    for ordinal in sorted(tokens, key=lambda ordinal: (-tokens[ordinal], ordinal)):
+        lightest = min(range(world), key=lambda rank: (loads[rank], rank))
+        shares[lightest].append(ordinal)
+        loads[lightest] += tokens[ordinal]
+    return [sorted(share) for share in shares]
+
+
+def mini_batches(ordinals: Sequence[int], count: int) -> list[list[int]]:
+    """Cut a step's ordinals, in order, into at most `count` parts of nearly equal size; none is empty."""
+    ordered = sorted(ordinals)
+    parts: list[list[int]] = [[] for _ in range(min(count, len(ordered)))]
+    for index, ordinal in enumerate(ordered):
+        parts[index * len(parts) // len(ordered)].append(ordinal)
+    return parts
+
+
+def _as_tensor(blob: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(blob), dtype=torch.uint8) if blob else torch.empty(0, dtype=torch.uint8)

@@ -1,0 +1,189 @@
+"""Groups to arrays and micro-batches: what is trained, with which advantage, in which place."""
+
+import numpy as np
+import pytest
+import torch
+
+from asyncrl.algorithms import ALGORITHMS
+from asyncrl.algorithms.advantages import group_relative, row_scores, spread
+from asyncrl.algorithms.base import alone
+from asyncrl.trainer.batch import build, empty_micro_batch, micro_batches
+from buffer import Group, Row, Span, Trajectory
+from buffer.versions import pack
+
+CPU = torch.device("cpu")
+
+
+def row(prompt, answer, *, spans=None, mask=None, logprobs=None):
+    """`mask` marks sampled tokens of the answer; without it all are."""
+    mask = [True] * len(answer) if mask is None else mask
+    full = np.array([False] * len(prompt) + mask)
+    values = np.zeros(len(full), dtype=np.float32)
+    values[full] = -0.5 if logprobs is None else logprobs
+    return Row(
+        token_ids=np.array(prompt + answer, dtype=np.uint32),
+        mask=full,
+        logprobs=values,
+        spans=spans or (Span(pack(1, 0), 0, int(full.sum())),),
+        num_prompt_tokens=len(prompt),
+    )
+
+
+def trajectory(*rows, reward=0.0):
+    return Trajectory(rows=rows, reward=reward, reward_error=None if reward is not None else "timeout")
+
+
+def group(ordinal, *trajectories):
+    return Group(ordinal=ordinal, attempt=1, data_source="toy", trajectories=trajectories)
+
+
+def reward_as_advantage(rewards, mask_BT, group_ids_B, *, total=alone):
+    return spread(row_scores(rewards), mask_BT)
+
+
+def built(groups, **changes):
+    settings = {
+        "advantage": reward_as_advantage,
+        "filter_zero_variance": False,
+        "lag_of": lambda version: 0,
+        "max_lag": 8,
+        "total": alone,
+        **changes,
+    }
+    parts = settings.pop("mini_batches", [[g.ordinal for g in groups]])
+    return build(groups, parts, **settings)
+
+
+def tokens_seen(batch, max_tokens=1000, mini=0):
+    """(row's ids before the token, token, sampler's logprob, advantage) of every trained token, from micro-batches."""
+    seen = []
+    for micro in micro_batches(batch, batch.rows_by_mini_batch[mini], max_tokens, CPU):
+        width = micro.token_ids_RT.shape[1]
+        for n, place in enumerate(micro.predictors_N.tolist()):
+            before = micro.token_ids_RT[place // width, : place % width + 1].tolist()
+            slot = int(micro.slots_N[n])
+            assert micro.mask_RS.flatten()[slot]
+            seen.append(
+                (
+                    tuple(before),
+                    int(micro.labels_N[n]),
+                    round(float(micro.sampler_RS.flatten()[slot]), 4),
+                    float(micro.advantages_RS.flatten()[slot]),
+                )
+            )
+        assert int(micro.mask_RS.sum()) == len(micro.labels_N)
+    return sorted(seen)
+
+
+def test_every_sampled_token_is_predicted_from_the_tokens_before_it():
+    batch = built([group(0, trajectory(row([5, 6], [7, 8], logprobs=[-0.25, -0.75]), reward=2.0))])
+    assert tokens_seen(batch) == [((5, 6), 7, -0.25, 2.0), ((5, 6, 7), 8, -0.75, 2.0)]
+
+
+def test_tokens_that_were_not_sampled_are_read_but_not_trained():
+    turns = row([5], [7, 9, 9, 8], mask=[True, False, False, True])
+    batch = built([group(0, trajectory(turns, reward=1.0))])
+    assert [(before, token) for before, token, _, _ in tokens_seen(batch)] == [((5,), 7), ((5, 7, 9, 9), 8)]
+
+
+def test_a_token_with_nothing_before_it_is_not_trained():
+    batch = built([group(0, trajectory(row([], [7, 8]), reward=1.0))])
+    assert [(before, token) for before, token, _, _ in tokens_seen(batch)] == [((7,), 8)]
+
+
+def test_a_trajectory_of_several_rows_has_one_vote_and_one_advantage():
+    two_rows = trajectory(row([5], [7]), row([6, 6], [8, 9]), reward=3.0)
+    batch = built([group(0, two_rows, trajectory(row([5], [4]), reward=0.0))], advantage=group_relative)
+    by_token = {token: advantage for _, token, _, advantage in tokens_seen(batch)}
+    assert by_token[7] == by_token[8] == by_token[9] == -by_token[4]
+    assert by_token[7] == pytest.approx(1 / np.sqrt(2), rel=1e-4)
+
+
+def test_a_trajectory_without_a_reward_is_masked_and_left_out_of_the_baseline():
+    batch = built(
+        [
+            group(
+                0,
+                trajectory(row([5], [1]), reward=1.0),
+                trajectory(row([5], [2]), reward=None),
+                trajectory(row([5], [3]), reward=0.0),
+                trajectory(row([5], [4]), reward=0.0),
+            )
+        ],
+        advantage=lambda r, m, g, total: group_relative(r, m, g, divide_by_std=False),
+    )
+    assert {token: advantage for _, token, _, advantage in tokens_seen(batch)} == {
+        1: pytest.approx(2 / 3),
+        3: pytest.approx(-1 / 3),
+        4: pytest.approx(-1 / 3),
+    }
+
+
+def test_groups_without_a_difference_in_reward_are_left_out_only_when_asked():
+    groups = [
+        group(3, trajectory(row([5], [1]), reward=0.1), trajectory(row([5], [2]), reward=0.1)),
+        group(4, trajectory(row([5], [3]), reward=0.0), trajectory(row([5], [4]), reward=1.0)),
+    ]
+    kept = built(groups, filter_zero_variance=True)
+    assert kept.zero_variance == (3,)
+    assert {token for _, token, _, _ in tokens_seen(kept)} == {3, 4}
+    assert {token for _, token, _, _ in tokens_seen(built(groups))} == {1, 2, 3, 4}
+
+
+def test_lags_follow_the_spans_and_tokens_past_the_limit_leave_the_loss():
+    spans = (Span(pack(1, 1), 0, 2), Span(pack(1, 3), 0, 1))
+    groups = [group(0, trajectory(row([5], [1, 2, 3], spans=spans), reward=2.0))]
+    batch = built(groups, lag_of=lambda version: 4 - (version & 0xFF))
+    assert batch.lags_N.tolist() == [3, 3, 1]
+    fresh = built(groups, lag_of=lambda version: 4 - (version & 0xFF), max_lag=2)
+    assert [token for _, token, _, _ in tokens_seen(fresh)] == [3]
+
+
+@pytest.mark.parametrize("max_tokens", [1, 7, 16, 1000])
+def test_the_same_tokens_come_whatever_the_budget(max_tokens):
+    rng = np.random.default_rng(0)
+    groups = [
+        group(
+            ordinal,
+            *(
+                trajectory(
+                    row(rng.integers(2, 50, rng.integers(1, 5)).tolist(), rng.integers(2, 50, 1 + i).tolist()),
+                    reward=float(i),
+                )
+                for i in range(3)
+            ),
+        )
+        for ordinal in range(4)
+    ]
+    batch = built(groups)
+    assert tokens_seen(batch, max_tokens) == tokens_seen(batch, 10**6)
+    for micro in micro_batches(batch, batch.rows_by_mini_batch[0], max_tokens, CPU):
+        assert micro.token_ids_RT.numel() <= max_tokens or len(micro.token_ids_RT) == 1
+
+
+def test_mini_batches_split_by_whole_groups():
+    groups = [group(o, trajectory(row([5], [10 + o]), reward=1.0)) for o in (2, 5, 7)]
+    batch = built(groups, mini_batches=[[2, 5, 100], [7]])
+    assert [token for _, token, _, _ in tokens_seen(batch, mini=0)] == [12, 15]
+    assert [token for _, token, _, _ in tokens_seen(batch, mini=1)] == [17]
+
+
+def test_a_rank_without_groups_has_an_empty_batch():
+    batch = built([], mini_batches=[[1, 2]], advantage=ALGORITHMS["grpo"].advantage)
+    assert batch.num_trained == 0
+    assert list(micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU)) == []
+
+
+def test_grid_places_values_and_passes_gradients():
+    batch = built([group(0, trajectory(row([5], [1, 2]), reward=1.0), trajectory(row([5], [3]), reward=0.0))])
+    (micro,) = micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU)
+    values = torch.arange(1.0, 4.0, requires_grad=True)
+    grid = micro.grid(values)
+    assert grid.shape == micro.mask_RS.shape
+    assert grid[~micro.mask_RS].sum() == 0
+    (grid * 2).sum().backward()
+    assert values.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_the_empty_micro_batch_trains_no_token():
+    assert int(empty_micro_batch(CPU).mask_RS.sum()) == 0
