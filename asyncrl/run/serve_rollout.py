@@ -51,11 +51,11 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     )
     side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement)
     stop = stop_event(at_once=cluster.kill)
-    generation = buffer.stop_mark()
+    asked = StopFlag(buffer)
     side.start()
     try:
         with RunView(f"{config.run.name}: rollout") as view:
-            while not stop.is_set() and buffer.stop_mark() == generation:
+            while not stop.is_set() and not await waits.in_thread(asked.raised):
                 for event in side.tend():
                     view.message(event)
                 view.update(await waits.in_thread(buffer.reports))
@@ -65,6 +65,23 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     finally:
         cluster.kill()
     return 0
+
+
+class StopFlag:
+    """The run's stop flag, raised anew: one that stands from an earlier stop is for those who ran then.
+
+    The next trainer lowers it, so a rollout cluster may be started before `train --resume` and waits for it.
+    """
+
+    def __init__(self, buffer: ReplayBuffer) -> None:
+        self._buffer, self._was_raised = buffer, buffer.stopped()
+
+    def raised(self) -> bool:
+        """Whether it was raised since this object was made. Blocks."""
+        stopped = self._buffer.stopped()
+        anew = stopped and not self._was_raised
+        self._was_raised = stopped and not anew
+        return anew
 
 
 def thread_limits(config: Config) -> dict[str, str]:

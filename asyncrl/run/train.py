@@ -27,6 +27,7 @@ from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
 from asyncrl.run.missing import make_missing
+from asyncrl.run.outcome import read_outcome
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.saved import has_checkpoints
@@ -92,7 +93,7 @@ class Supervisor:
                     side.start()
                 self._start_ranks(config_file, placement, resume=resume)
                 await self._watch(view, side, config_file, placement, stop)
-                finished = not stop.is_set() and self._buffer.stop_mark() == self._mark
+                finished = read_outcome(self._directory) == "finished"
                 report = await finish(config, self._url, self._buffer, finished=finished, view=view)
                 if finished:
                     self._buffer.stop()  # the rollout cluster of a finished run has nothing left to do
@@ -105,7 +106,6 @@ class Supervisor:
         return 0
 
     def _start_ranks(self, config_file: Path, placement: Placement, *, resume: bool) -> None:
-        self._mark = self._buffer.stop_mark()
         world = len(placement.ranks)
         port = free_port() if world > 1 else 0
         self._ranks = [
@@ -146,13 +146,9 @@ class Supervisor:
             if stop.is_set() and not asked:
                 asked = True
                 view.message("stopping: the trainer finishes its step and writes a checkpoint")
-                await self._stop_ranks()
+                await self._cluster.stop(self._ranks)
             view.update(await waits.in_thread(self._buffer.reports))
             await waits.pause("trainer supervisor's beat", BEAT_S)
-
-    async def _stop_ranks(self) -> None:
-        ranks = self._ranks
-        await self._cluster.stop(ranks)
 
     async def _restart(self, failed: Failure, view: RunView, config_file: Path, placement: Placement) -> None:
         """All ranks go back to the newest checkpoint together; what a restart would repeat is raised instead."""

@@ -1,0 +1,101 @@
+"""The process of one trainer rank: make its parts, run the loop, leave the outcome."""
+
+import argparse
+import asyncio
+import os
+import signal
+import threading
+from pathlib import Path
+
+import torch
+
+from asyncrl.algorithms import resolve
+from asyncrl.config import Config
+from asyncrl.inference.sharing import SharedGpus
+from asyncrl.metrics.sinks import open_sinks
+from asyncrl.run.connections import URL, open_buffer, open_weights
+from asyncrl.run.handover import read_config
+from asyncrl.run.outcome import clear_outcome, write_outcome
+from asyncrl.run.saved import directory as checkpoints_of
+from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.gpus import DedicatedGpus, Gpus
+from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
+from asyncrl.trainer.parallel import OneRank, ProcessGroup, open_ranks
+from asyncrl.trainer.policy import Policy
+from buffer import label
+from weightsync import Manifest, VersionLog, WeightPublisher
+
+
+def main(args: argparse.Namespace) -> int:
+    """Entry of the role."""
+    config = read_config(args.config)
+    torch.set_num_threads(config.cluster.threads)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    ranks = open_ranks(config)
+    run_dir = config.run.directory
+    if ranks.rank == 0:
+        clear_outcome(run_dir)
+    try:
+        outcome = asyncio.run(_train(config, ranks, args.held_out, resume=args.resume, stop=stop))
+    finally:
+        if isinstance(ranks, ProcessGroup):
+            ranks.close()
+    if ranks.rank == 0:
+        write_outcome(run_dir, outcome.reason, step=outcome.step, version=label(outcome.version))
+    return 0
+
+
+async def _train(
+    config: Config, ranks: OneRank | ProcessGroup, held_out: int, *, resume: bool, stop: threading.Event
+) -> Outcome:
+    url, run_dir = os.environ[URL], config.run.directory
+    algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
+    policy = Policy.load(
+        config.model.path,
+        algorithm,
+        config.actor,
+        arithmetic=config.model.dtype,
+        temperature=config.rollout.temperature,
+        steps=config.trainer.steps,
+        wire_dtype=config.model.wire_dtype,
+        ranks=ranks,
+    )
+    log, transport = open_weights(config, url)
+    manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
+    publisher = WeightPublisher(manifest, policy.shards, log, transport, config.weightsync, ranks)
+    settings = config.model_dump(mode="json", exclude={"buffer": {"url"}, "weightsync": {"key"}})
+    sinks = open_sinks(config.metrics, run_dir, config.run.name, settings) if ranks.rank == 0 else []
+    with open_buffer(config, url) as buffer:
+        parts = TrainerParts(
+            config=config,
+            buffer=buffer,
+            publisher=publisher,
+            policy=policy,
+            algorithm=algorithm,
+            gpus=await _gpus(config, log, ranks.rank),
+            sinks=sinks,
+            checkpoints=Checkpoints(checkpoints_of(config), config.trainer.checkpoint, lambda: anchors_of(log)),
+            collective=ranks,
+            run_dir=run_dir,
+            heldout=held_out,
+        )
+        try:
+            return await TrainingLoop(parts).run(resume=resume, stop=stop)
+        finally:
+            for sink in sinks:
+                sink.close()
+
+
+async def _gpus(config: Config, log: VersionLog, rank: int) -> Gpus:
+    if not config.plan.shares_gpus or rank != 0:
+        return DedicatedGpus()
+    shared = SharedGpus(log, deadline_s=config.inference.start_timeout_s)
+    await shared.wake()
+    return shared
+
+
+def anchors_of(log: VersionLog) -> list[Path]:
+    """Directories that records of the log name as anchors: a server that joins late reads them."""
+    return [Path(record.model_dir) for record in log.records() if record.model_dir]
