@@ -16,7 +16,6 @@ class ManagedServer(Protocol):
     """A server with lives: each begins with `begin` and ends with `end`. StartedServer, AdoptedServer."""
 
     name: str
-    can_restart: bool
 
     def url(self) -> str:
         """Where the next life will answer."""
@@ -42,11 +41,10 @@ class StartedServer:
         name: for logs and acks.
         engine: row of launcher.ENGINES.
         make_spec: gives the spec of a life from its port and stage directory.
-        choose_url: gives host and a free port.
+        choose_port: gives a port of `host` that is free now.
+        host: address to listen on.
         log: file that every life's output is appended to.
     """
-
-    can_restart = True
 
     def __init__(
         self,
@@ -93,8 +91,6 @@ class StartedServer:
 class AdoptedServer:
     """A server that somebody else runs, by its address. It must have been started with our weight loader and with its
     stage directory on this machine; see inference.urls."""
-
-    can_restart = False
 
     def __init__(self, name: str, url: str, *, wait_s: float) -> None:
         self.name, self._url, self._wait_s = name, url, wait_s

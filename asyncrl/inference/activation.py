@@ -1,0 +1,146 @@
+"""Make a server sample with a version that is staged: pause -> load -> check -> stamp -> continue.
+
+This is the only time that a server stands still for its weights, and it is measured. The server answers success
+whatever its loader did, so the loader's own status decides; a version is stamped only after its digest was compared.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from asyncrl.errors import ServerError
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.errors import RequestRefused, ServerUnavailable
+from asyncrl.inference.launcher import LOADER
+from asyncrl.inference.protocol import LoaderStatus, PauseMode
+from buffer.versions import label
+from weightsync.receiver import UPDATE_BODY
+
+Kv = Literal["keep", "recompute"]
+
+
+class Staged(Protocol):
+    """The part of weightsync's Ticket that an activation uses."""
+
+    @property
+    def target(self) -> int:
+        """Packed version that the server will hold."""
+
+    @property
+    def digest(self) -> int:
+        """Digest of its weights, from the version's record."""
+
+
+@dataclass(frozen=True)
+class Pausing:
+    """How a server is paused for its weights.
+
+    Attributes:
+        kv: what becomes of the cache of requests in flight.
+        num_ranks: tensor-parallel ranks of the server.
+        deadline_s: seconds it may be paused.
+    """
+
+    kv: Kv
+    num_ranks: int
+    deadline_s: float
+
+
+@dataclass(frozen=True)
+class Activated:
+    """What an activation took: seconds between pause and continue, and words that changed."""
+
+    pause_s: float
+    num_changed: int
+
+
+class ActivationFailed(ServerError):
+    """The server did not take the version. `dirty`: nobody knows its weights now, and it is left paused, so that no
+    request in flight goes on with them."""
+
+    def __init__(self, message: str, *, dirty: bool) -> None:
+        super().__init__(message)
+        self.dirty = dirty
+
+
+async def activate(client: ServerClient, staged: Staged, *, held: int | None, pausing: Pausing) -> Activated:
+    """Load what lies in the server's stage directory.
+
+    Args:
+        client: of the server.
+        staged: what lies there.
+        held: digest of the weights before; None: unknown.
+        pausing: how.
+    Raises:
+        ActivationFailed: the loader refused, or the digest is not the version's.
+        ServerUnavailable: the server died, or the deadline passed.
+    """
+    start, dirty = time.monotonic(), False
+    mode: PauseMode = "in_place" if pausing.kv == "keep" else "retract"
+    try:
+        async with _paused_for(pausing, client, f"version {label(staged.target)}"):
+            await client.pause(mode)
+            dirty = True  # whatever ends the next call, also a cancellation, may have changed weights
+            status = await _load(client, pausing.num_ranks, flush_cache=mode == "retract")
+            dirty = status.digest != held
+            _check(status, staged, dirty=dirty)
+            await client.set_version(label(staged.target))
+            dirty = False
+    finally:
+        if not dirty:
+            await client.resume()
+    return Activated(time.monotonic() - start, status.num_changed)
+
+
+async def inspect(client: ServerClient, *, pausing: Pausing) -> LoaderStatus:
+    """What the engine really holds, measured by the loader when an inspection is staged. Leaves the server paused.
+
+    Raises:
+        ActivationFailed: the loader could not tell.
+        ServerUnavailable: the server died, or the deadline passed.
+    """
+    async with _paused_for(pausing, client, "an inspection of its weights"):
+        # No weight changes, so requests in flight may keep their cache whatever the setting says.
+        await client.pause("in_place")
+        status = await _load(client, pausing.num_ranks, flush_cache=False)
+        if status.code != 0:
+            raise ActivationFailed(
+                f"{client.url}: the weight loader answered code {status.code} to an inspection", dirty=True
+            )
+        return status
+
+
+@asynccontextmanager
+async def _paused_for(pausing: Pausing, client: ServerClient, what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(pausing.deadline_s):
+            yield
+    except TimeoutError as error:
+        raise ServerUnavailable(
+            f"{client.url} was paused for {what} for more than weightsync.activate_deadline_s = "
+            f"{pausing.deadline_s:g} s"
+        ) from error
+
+
+async def _load(client: ServerClient, num_ranks: int, *, flush_cache: bool) -> LoaderStatus:
+    await client.begin_update()
+    try:
+        await client.load_staged(LOADER, UPDATE_BODY, num_ranks=num_ranks, flush_cache=flush_cache)
+    except RequestRefused as error:
+        raise ActivationFailed(f"{client.url} refused the update: {error}", dirty=True) from error
+    finally:
+        await client.end_update()
+    return await client.weight_status()
+
+
+def _check(status: LoaderStatus, staged: Staged, *, dirty: bool) -> None:
+    if status.code != 0 or (status.version, status.digest) != (staged.target, staged.digest):
+        raise ActivationFailed(
+            f"the weight loader answered code {status.code} and holds version {label(status.version)} with digest "
+            f"{status.digest:016x}; version {label(staged.target)} has {staged.digest:016x}. The server leaves "
+            "rotation and loads an anchor.",
+            dirty=dirty,
+        )

@@ -1,0 +1,188 @@
+"""One life of a server: what its engine holds, bringing it to head, and letting it sleep while its device is lent.
+
+consumes  versions, through weightsync's receiver   waits for     head, an anchor or the wish to change
+                                                    unblocked by  weightsync.publisher, flip; inference.sharing
+produces  acknowledgements, for fleets and pruning
+
+Staging goes on while the server samples. An activation that fails takes the server out of rotation until it has loaded
+a whole version again; several in a row end this life, and the host starts the next one.
+"""
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from asyncrl import waits
+from asyncrl.inference.activation import ActivationFailed, Pausing, activate, inspect
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.errors import ServerUnavailable
+from buffer.versions import label
+from weightsync.acks import State
+from weightsync.errors import ChainBroken, DigestMismatch, TransportError
+from weightsync.receiver import Receiver
+from weightsync.ticket import Ticket
+
+MAX_FAILURES = 3  # failed activations in a row before the server is started again
+IDLE_POLL_S = 0.02
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Weights that are known: their version and their digest, which was compared."""
+
+    version: int
+    digest: int
+
+
+@dataclass
+class HostFacts:
+    """What a host did, over all lives of its server, for people."""
+
+    counts: dict[str, float] = field(default_factory=dict)
+    version: str = ""
+    state: str = ""
+    trouble: str = ""
+
+    def add(self, name: str, amount: float = 1.0) -> None:
+        """Count."""
+        self.counts[name] = self.counts.get(name, 0.0) + amount
+
+    def to_report(self) -> dict[str, float | str]:
+        """As reported."""
+        return {**self.counts, "version": self.version, "state": self.state, "trouble": self.trouble}
+
+
+class ServerLife:
+    """Brings one life of a server from its first answer to head and keeps it there, a `round` at a time."""
+
+    def __init__(self, name: str, client: ServerClient, receiver: Receiver, pausing: Pausing, facts: HostFacts) -> None:
+        self._name, self._client, self._receiver = name, client, receiver
+        self._pausing, self._facts = pausing, facts
+        self._held: Held | None = None
+        self._inspected = False
+        self._num_failures = 0
+        self._state: State = "starting"
+
+    async def round(self) -> None:
+        """Obey the wish, find out what the engine holds, bring it to head, and say so.
+
+        Raises:
+            ServerUnavailable: the server died, hangs, or does not take weights: it needs another life.
+            StaleIncarnation: another host speaks for this server.
+            LogLost: the version log does not answer.
+        """
+        if await waits.in_thread(self._receiver.wish) == "sleep":
+            if self._state != "asleep":
+                await self._sleep()
+            return
+        if self._state == "asleep":
+            await self._wake()
+        if await waits.in_thread(self._receiver.head) is None:
+            return  # nothing to compare the weights with: the trainer writes version 0.0 when it starts
+        try:
+            if not self._inspected:
+                await self._inspect()
+            await self._catch_up()
+            if self._held is not None and self._state != "serving":
+                await waits.in_thread(self._receiver.acknowledge, self._held.version, self._held.digest)
+                self._enter("serving")
+        except (ChainBroken, TransportError) as error:
+            # What it holds is still right, or it is out of rotation already. The next round tries again.
+            self._trouble("stage_failures", str(error))
+        except DigestMismatch as error:
+            self._held = None
+            self._enter("failed")
+            self._trouble("digest_mismatches", str(error))
+
+    async def _inspect(self) -> None:
+        """Ask the engine what it holds: a host may be new beside an old server, and memory may come back changed."""
+        await waits.in_thread(self._receiver.stage_inspect)
+        try:
+            status = await inspect(self._client, pausing=self._pausing)
+        except ActivationFailed as error:
+            await self._failed(error)
+            return
+        self._held, self._inspected = None, True
+        try:
+            await waits.in_thread(self._receiver.acknowledge, status.version, status.digest, "updating")
+        except DigestMismatch as error:
+            # Paused until it has a whole version: what is in flight must not go on with these weights.
+            self._enter("failed")
+            self._trouble("digest_mismatches", str(error))
+            return
+        self._held, self._facts.version = Held(status.version, status.digest), label(status.version)
+        await self._client.set_version(label(status.version))
+        await self._client.resume()
+
+    async def _catch_up(self) -> None:
+        while True:
+            have = None if self._held is None else self._held.version
+            ticket = await waits.blocking("host stages a version", self._receiver.stage, have)
+            if ticket is None:
+                return
+            self._facts.add("staged_bytes", ticket.num_bytes)
+            await self._withdraw("updating")
+            try:
+                await self._activate(ticket)
+            except ActivationFailed as error:
+                await self._failed(error)
+
+    async def _activate(self, ticket: Ticket) -> None:
+        held = None if self._held is None else self._held.digest
+        with waits.timed("host activates a version", lambda: f"{self._name}: {label(ticket.target)}"):
+            activated = await activate(self._client, ticket, held=held, pausing=self._pausing)
+        self._held, self._inspected, self._num_failures = Held(ticket.target, ticket.digest), True, 0
+        self._facts.trouble = ""
+        self._facts.add("activations")
+        self._facts.add("pause_s", activated.pause_s)
+        self._facts.add("changed_words", activated.num_changed)
+        self._facts.counts["last_pause_s"] = activated.pause_s
+        self._facts.version = label(ticket.target)
+        await waits.in_thread(self._receiver.acknowledge, ticket.target, ticket.digest)
+        self._enter("serving")
+
+    async def _failed(self, error: ActivationFailed) -> None:
+        self._held = None
+        self._num_failures += 1
+        self._trouble("activation_failures", str(error))
+        await self._withdraw("failed")
+        await waits.in_thread(self._receiver.need, str(error))
+        if self._num_failures >= MAX_FAILURES:
+            raise ServerUnavailable(
+                f"{self._name} failed to take weights {self._num_failures} times in a row and is started again: {error}"
+            ) from error
+
+    async def _sleep(self) -> None:
+        """Answer what is in flight with what it has, then give the memory back; only an idle server survives that."""
+        await self._withdraw("updating")
+        await self._client.pause("abort")
+        deadline = time.monotonic() + self._pausing.deadline_s
+        while (loads := await self._client.loads()).num_running + loads.num_waiting:
+            if time.monotonic() > deadline:
+                raise ServerUnavailable(
+                    f"{self._name} still runs {loads.num_running} requests {self._pausing.deadline_s:g} s after they "
+                    "were aborted; its memory cannot be given back."
+                )
+            await waits.pause("host waits for its server to be idle", IDLE_POLL_S)
+        await self._client.release_memory()
+        await self._withdraw("asleep")
+
+    async def _wake(self) -> None:
+        await self._withdraw("updating")
+        await self._client.resume_memory()
+        self._inspected = False  # some servers come back with other weights than they fell asleep with
+
+    async def _withdraw(self, state: State) -> None:
+        if self._state != state:
+            await waits.in_thread(self._receiver.withdraw, state)
+            self._enter(state)
+
+    def _enter(self, state: State) -> None:
+        self._state = self._facts.state = state
+
+    def _trouble(self, name: str, text: str) -> None:
+        log.warning("%s: %s", self._name, text)
+        self._facts.add(name)
+        self._facts.trouble = text
