@@ -1,33 +1,45 @@
 """Whether dropping selected on length: answers that were started against those trained on, censored ones included.
 
-Read from metrics, over all sources and by source where a source is named behind the last part:
+Read from the metrics of each step, over all sources, and by source where one is named behind them:
 
-    training/off_policy/lag/<k>    groups trained on in the step
-    response_length/mean           tokens per answer of the groups trained on in the step
-    buffer/left/<reason>           groups that have left the buffer for the reason, so far in the run
-    buffer/left_tokens/<reason>    tokens that groups leaving for the reason in the step had got
+    buffer/num_groups                            groups trained on
+    response_length/mean                         tokens per answer of those
+    buffer/left/<reason>/groups                  groups that left instead, for the reason
+    buffer/left/<reason>/response_length/mean    tokens per answer that those had got
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.report.lines import LAG, Line, by_suffix
+from asyncrl.report.lines import Line
 
 NOTICEABLE = 0.05  # a difference of means below this is within the noise of a run's lengths
 ALL = ""
+LEFT = re.compile(r"buffer/left/(?P<reason>[^/]+)/groups(/(?P<source>.+))?\Z")
+TRAINED = re.compile(r"buffer/num_groups(/(?P<source>.+))?\Z")
 
 
 @dataclass
 class Lengths:
-    """Answers of one kind: how many groups, and tokens over all their answers."""
+    """Groups of one fate, and the sum over them of their mean tokens per answer."""
 
     groups: float = 0.0
     tokens: float = 0.0
 
-    def per_answer(self, group_size: int) -> float | None:
+    def add(self, groups: float, tokens_per_answer: float) -> None:
+        """Count further groups."""
+        self.groups += groups
+        self.tokens += groups * tokens_per_answer
+
+    def per_answer(self) -> float | None:
         """Mean tokens of an answer; None without groups."""
-        return self.tokens / (self.groups * group_size) if self.groups > 0 else None
+        return self.tokens / self.groups if self.groups > 0 else None
+
+    def to_json(self) -> dict[str, float | None]:
+        """For summary.json."""
+        return {"groups": self.groups, "tokens_per_answer": self.per_answer()}
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,6 @@ class LengthBias:
 
     trained: Lengths
     left: dict[str, Lengths]
-    group_size: int
 
     def started(self) -> Lengths:
         """All that were started and have ended."""
@@ -46,7 +57,7 @@ class LengthBias:
     def verdict(self) -> str:
         """One plain sentence about what dropping did to the lengths."""
         left = sum(kind.groups for kind in self.left.values())
-        trained, started = self.trained.per_answer(self.group_size), self.started().per_answer(self.group_size)
+        trained, started = self.trained.per_answer(), self.started().per_answer()
         if trained is None or started is None:
             return "No group was trained on, so there is nothing to compare."
         if left == 0:
@@ -66,45 +77,28 @@ class LengthBias:
     def to_json(self) -> dict[str, object]:
         """For summary.json."""
         return {
-            "trained": self._json(self.trained),
-            "started": self._json(self.started()),
-            "left": {reason: self._json(kind) for reason, kind in sorted(self.left.items())},
+            "trained": self.trained.to_json(),
+            "started": self.started().to_json(),
+            "left": {reason: kind.to_json() for reason, kind in sorted(self.left.items())},
             "verdict": self.verdict(),
         }
 
-    def _json(self, kind: Lengths) -> dict[str, float | None]:
-        return {"groups": kind.groups, "tokens_per_answer": kind.per_answer(self.group_size)}
 
-
-def measure(lines: Sequence[Line], group_size: int) -> dict[str, LengthBias]:
-    """Lengths by source; "" is all sources together and always there. Groups of a size other than `group_size` would be
-    counted as if they had it."""
+def measure(lines: Sequence[Line]) -> dict[str, LengthBias]:
+    """Lengths by source; "" is all sources together and always there. Groups without a length are left aside."""
     trained: dict[str, Lengths] = defaultdict(Lengths)
     left: dict[str, dict[str, Lengths]] = defaultdict(lambda: defaultdict(Lengths))
-    before: dict[str, float] = {}
     for line in lines:
-        groups = sum(count for lag, count in by_suffix(line.values, LAG) if lag.isdigit())
-        length = line.values.get("response_length/mean")
-        if groups and length is not None:
-            trained[ALL].groups += groups
-            trained[ALL].tokens += groups * group_size * length
-        for source, count in by_suffix(line.values, "training/groups/"):
-            length = line.values.get(f"response_length/{source}/mean")
-            if count and length is not None:
-                trained[source].groups += count
-                trained[source].tokens += count * group_size * length
-        for name, total in by_suffix(line.values, "buffer/left/"):
-            reason, _, source = name.partition("/")
-            # A resume restores the counters of its checkpoint, so the sum may go back; it never loses a group twice.
-            left[source][reason].groups += max(0.0, total - before.get(name, 0.0))
-            before[name] = total
-        for name, tokens in by_suffix(line.values, "buffer/left_tokens/"):
-            reason, _, source = name.partition("/")
-            left[source][reason].tokens += tokens
-    sources = {ALL, *trained, *left}
-    return {
-        source: LengthBias(
-            trained[source], {reason: kind for reason, kind in left[source].items() if kind.groups > 0}, group_size
-        )
-        for source in sorted(sources)
-    }
+        for name, groups in line.values.items():
+            if (match := TRAINED.match(name)) is not None:
+                source = match["source"] or ALL
+                length = line.values.get(f"response_length/{source}/mean" if source else "response_length/mean")
+                if length is not None:
+                    trained[source].add(groups, length)
+            elif (match := LEFT.match(name)) is not None:
+                source, reason = match["source"] or ALL, match["reason"]
+                behind = f"response_length/{source}/mean" if source else "response_length/mean"
+                length = line.values.get(f"buffer/left/{reason}/{behind}")
+                if length is not None and groups > 0:
+                    left[source][reason].add(groups, length)
+    return {source: LengthBias(trained[source], dict(left[source])) for source in sorted({ALL, *trained, *left})}

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.load_config.yaml_reader import read as read_yaml
 from asyncrl.report import lag, length_bias
 from asyncrl.report.lines import REWARD, Line, by_suffix, read, surviving
 
@@ -32,17 +31,15 @@ def build(
     audit: Mapping[str, Any],
     servers: Mapping[str, Any],
     lag_limit: int,
-    group_size: int | None = None,
 ) -> dict[str, Any]:
     """Everything that is worth knowing about a finished run.
 
     Args:
-        run_dir: holds metrics.jsonl; config.yaml and rollout/facts.json are read if they are there.
+        run_dir: holds metrics.jsonl; rollout/facts.json is read if it is there.
         audit: buffer.Audit.to_json().
         servers: `equal`: whether every live server holds the trainer's last version with its digest; further facts
             about them are passed on.
         lag_limit: the limit that the run was meant to keep.
-        group_size: answers of a group. None: rollout.n of run_dir/config.yaml.
     Returns:
         JSON data. Of a resumed run, the numbers are those of the branch that survived; seconds are of all branches,
         for they were spent. A number that nothing was measured for is None.
@@ -52,8 +49,7 @@ def build(
     scores = [(line.step, found) for line in lines if (found := held_out(line.values))]
     before, after = (scores[0][1], scores[-1][1]) if len(scores) > 1 else (scores[0][1] if scores else {}, {})
     counts = lag.histogram(lines)
-    size = group_size if group_size is not None else _group_size(run_dir)
-    bias = length_bias.measure(lines, size) if size is not None else {}
+    bias = length_bias.measure(lines)
     facts = {
         "heldout_before": _mean(before.values()),
         "heldout_after": _mean(after.values()),
@@ -171,11 +167,8 @@ def _stale(audit: Mapping[str, Any], lines: Sequence[Line]) -> int:
     """Groups that left for being stale; the ledger knows best, metrics if it is not asked."""
     if "by_reason" in audit:
         return sum(int(count) for reason, count in audit["by_reason"].items() if str(reason).startswith("stale"))
-    for name in ("training/off_policy/stale_groups", "buffer/left/stale"):
-        told = [line.values[name] for line in lines if name in line.values]
-        if told:
-            return int(told[-1])
-    return 0
+    counts = (found for line in lines for found in by_suffix(line.values, "buffer/left/stale"))
+    return int(sum(groups for name, groups in counts if name.endswith("/groups")))
 
 
 def _number_of(line: Line) -> int:
@@ -190,15 +183,6 @@ def _wall_s(lines: Sequence[Line]) -> float:
     first = min(lines, key=lambda line: line.time_s)
     last_s = max(line.time_s for line in lines)
     return round(last_s - first.time_s + first.values.get("timing_s/step", 0.0), 3)
-
-
-def _group_size(run_dir: Path) -> int | None:
-    """rollout.n of the run's resolved configuration."""
-    path = run_dir / "config.yaml"
-    tree = read_yaml(path.read_text(), str(path)).value if path.exists() else None
-    section = tree.get("rollout") if isinstance(tree, dict) else None
-    size = section.get("n") if isinstance(section, dict) else None
-    return size if isinstance(size, int) and size > 0 else None
 
 
 def _finite(value: Any) -> Any:  # Any: JSON has no narrower name

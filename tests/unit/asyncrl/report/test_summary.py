@@ -47,6 +47,7 @@ def trained(step: int, branch: int, **values: float | str) -> dict[str, float | 
         "training/off_policy/lag/max": 2,
         "training/off_policy/lag/0": 3,
         "training/off_policy/lag/2": 1,
+        "buffer/num_groups": 4,
         "response_length/mean": 20.0,
         "weightsync/version": float((branch << 32) | step),
         "weightsync/num_bytes": 1000 * step,
@@ -69,7 +70,6 @@ RUN = [
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     write(tmp_path, RUN)
-    (tmp_path / "config.yaml").write_text("rollout:\n  n: 4\n")
     return tmp_path
 
 
