@@ -4,9 +4,10 @@ It shows facts it is given and looks nothing up. Of a step's metrics it reads th
 scores; of a report, one source -> facts, these keys, all optional:
 
     waits_for, waits_s, why    what the source waits for, for how many seconds, and the reason (metrics.timing.waiting)
+    not_admitted               why a worker may start no new prompt; a wait of its own
     tokens_per_s, version      what it generates or trains, and the label of its weights
 
-The source `buffer` reports counts of groups by state. Other keys are shown as they are.
+The source `buffer` reports counts of groups by state. Other keys are shown as they are, apart from totals (`wait/...`).
 """
 
 import re
@@ -31,7 +32,7 @@ STEP_NAMES: Mapping[str, str] = {
     "version": "weightsync/version",
     "bytes/version": "weightsync/num_bytes",
 }
-KNOWN_FACTS = ("waits_for", "waits_s", "why", "tokens_per_s", "version")
+KNOWN_FACTS = ("waits_for", "waits_s", "why", "not_admitted", "tokens_per_s", "version")
 WAIT_LINE_EVERY_S = 10.0  # plain lines about waits: often enough to explain a pause, seldom enough for a log
 WAIT_WORTH_A_LINE_S = 5.0
 LONG_WAIT_S = 60.0
@@ -58,6 +59,7 @@ class RunView:
         self._waits_told_s = self._start_s
         self._values: dict[str, float | str] = {}
         self._reports: dict[str, dict[str, float | str]] = {}
+        self._not_admitted_s: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         """Begin to show."""
@@ -88,11 +90,21 @@ class RunView:
             _printable(source): {_printable(name): _printable(value) for name, value in facts.items()}
             for source, facts in reports.items()
         }
+        self._not_admitted_s = {
+            source: self._not_admitted_s.get(source, self._clock())
+            for source, facts in self._reports.items()
+            if facts.get("not_admitted")
+        }
         if self._live is None and self._clock() - self._waits_told_s >= WAIT_LINE_EVERY_S:
-            waits = [text for source in self._sides() for text in self._wait_of(source) if self._is_long(source)]
-            if waits:
+            waits = [(source, *self._wait_of(source)) for source in self._sides()]
+            long = [
+                f"{source}: {name}, {_duration(seconds)} so far{f': {why}' if why else ''}"
+                for source, name, seconds, why in waits
+                if name and seconds >= WAIT_WORTH_A_LINE_S
+            ]
+            if long:
                 self._waits_told_s = self._clock()
-                self._say("; ".join(waits))
+                self._say("; ".join(long))
 
     def message(self, text: str) -> None:
         """Say something once, above the live view."""
@@ -158,26 +170,26 @@ class RunView:
             table.add_column(name, overflow="ellipsis", no_wrap=name != "why")
         for source in self._sides():
             facts = self._reports[source]
-            waited = _float(facts.get("waits_s", 0))
-            others = _listed({name: value for name, value in facts.items() if name not in KNOWN_FACTS})
+            name, waited_s, why = self._wait_of(source)
+            others = _listed({fact: value for fact, value in facts.items() if _is_worth_showing(fact, value)})
             table.add_row(
                 Text(source),
                 Text(number(facts["tokens_per_s"]) if "tokens_per_s" in facts else ""),
                 Text(str(facts.get("version", ""))),
-                Text(str(facts.get("waits_for", "")), style="yellow" if waited >= LONG_WAIT_S else ""),
-                Text(_duration(waited) if facts.get("waits_for") else ""),
-                Text(str(facts.get("why") or others)),
+                Text(name, style="yellow" if waited_s >= LONG_WAIT_S else ""),
+                Text(_duration(waited_s) if name else ""),
+                Text(why or others),
             )
         return table
 
-    def _wait_of(self, source: str) -> Iterator[str]:
+    def _wait_of(self, source: str) -> tuple[str, float, str]:
+        """What a source waits for, for how many seconds, and why; "" if it does not wait."""
         facts = self._reports[source]
         if facts.get("waits_for"):
-            why = f": {facts['why']}" if facts.get("why") else ""
-            yield f"{source}: {facts['waits_for']}, {_duration(_float(facts.get('waits_s', 0)))} so far{why}"
-
-    def _is_long(self, source: str) -> bool:
-        return _float(self._reports[source].get("waits_s", 0)) >= WAIT_WORTH_A_LINE_S
+            return str(facts["waits_for"]), _float(facts.get("waits_s", 0)), str(facts.get("why", ""))
+        if source in self._not_admitted_s:
+            return f"admission ({facts['not_admitted']})", self._clock() - self._not_admitted_s[source], ""
+        return "", 0.0, ""
 
     def _say(self, text: str) -> None:
         self._console.print(Text(_printable(text)), soft_wrap=True)
@@ -209,6 +221,11 @@ def _version(value: float | str) -> str:
 
 def _generates(source: str, facts: Facts) -> bool:
     return "tokens_per_s" in facts and not source.startswith("trainer")
+
+
+def _is_worth_showing(name: str, value: float | str) -> bool:
+    """Whether a fact without a column of its own is shown: not totals of seconds, and not what is empty."""
+    return name not in KNOWN_FACTS and not name.startswith("wait/") and value not in (0, "", "0")
 
 
 def _listed(facts: Facts) -> str:

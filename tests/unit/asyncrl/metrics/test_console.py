@@ -79,6 +79,19 @@ def test_a_log_gets_no_line_about_short_waits() -> None:
     assert out.getvalue() == "t\n"
 
 
+def test_a_worker_that_is_not_admitted_waits_from_when_that_was_first_reported() -> None:
+    console, out = plain()
+    clock = Clock()
+    with RunView("t", console=console, clock=clock) as view:
+        for reason in ("", "window", "window", "window"):
+            view.update({"worker-0": {"not_admitted": reason, "wait/worker waits for admission": 99.0}})
+            clock.now_s += 10
+    assert out.getvalue().splitlines()[1:] == [
+        "worker-0: admission (window), 10 s so far",
+        "worker-0: admission (window), 20 s so far",
+    ]
+
+
 def test_a_terminal_shows_both_sides_the_buffer_and_what_is_waited_for() -> None:
     console, _ = terminal()
     view = RunView("tiny: separate_async", total_steps=80, console=console)
