@@ -1,0 +1,81 @@
+"""A rank that trains given groups, saves a checkpoint, publishes and exports: python -m tests.support.policy_rank.
+
+Arguments: model directory, output directory, first step, and a checkpoint directory to start from or "-".
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from asyncrl.config import CheckpointConfig, Config, ModelConfig, TrainerConfig
+from asyncrl.trainer.batch import build
+from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.checkpoint_files import CheckpointName
+from asyncrl.trainer.export import export_policy
+from asyncrl.trainer.metric_names import renamed
+from asyncrl.trainer.parallel import assign, mini_batches, open_ranks
+from asyncrl.trainer.tally import Tally
+from buffer.versions import pack
+from tests.support.tiny_policy import make_groups, make_policy
+from weightsync.config import WeightsyncConfig
+from weightsync.log import open_log
+from weightsync.manifest import Manifest
+from weightsync.publisher import WeightPublisher
+from weightsync.transport import open_transport
+
+STEPS = 3
+
+
+def main(model_dir: Path, out: Path, first: int, checkpoint: str) -> dict:
+    """Steps `first` to STEPS - 1; a checkpoint after step 1."""
+    torch.set_num_threads(1)
+    config = Config(model=ModelConfig(path=model_dir), trainer=TrainerConfig(device="cpu"))
+    ranks = open_ranks(config)
+    settings = {"lr": 3e-3, "ppo_mini_batches": 2, "ppo_epochs": 2, "micro_batch_tokens": 40, "lr_decay": "linear"}
+    policy = make_policy(model_dir, ranks, algorithm_kl_coef=0.1, algorithm_entropy_coef=0.01, **settings)
+    if checkpoint != "-":
+        saved = Checkpoints(Path(checkpoint), CheckpointConfig()).newest()
+        Checkpoints(Path(checkpoint), CheckpointConfig()).load(saved, policy)
+    log = open_log(str(out / "log"), "toy")
+    transport = WeightsyncConfig(directory=str(out / "parts"))
+    publisher = WeightPublisher(
+        Manifest.from_model_dir(model_dir, "bfloat16"), policy.shards, log, open_transport(transport, "", "toy"), transport, ranks
+    )
+    publisher.claim(1)
+    publisher.publish_origin(model_dir)
+    found = {"metrics": [], "digests": [], "tokens": 0}
+    for step in range(first, STEPS):
+        # One group more than fits evenly: the ranks have different numbers of micro-batches.
+        groups = make_groups(model_dir, 5, 3, seed=step)
+        tokens = {g.ordinal: sum(t.num_tokens for t in g.trajectories) for g in groups}
+        parts = mini_batches(list(tokens), 2)
+        own = {o for part in parts for o in assign({o: tokens[o] for o in part}, ranks.world)[ranks.rank]}
+        batch = build(
+            [g for g in groups if g.ordinal in own],
+            parts,
+            advantage=policy.algorithm.advantage,
+            filter_zero_variance=False,
+            lag_of=lambda version: 0,
+            max_lag=8,
+            total=ranks.total,
+        )
+        found["tokens"] += batch.num_trained
+        blobs = ranks.gather(policy.step(batch).to_bytes())
+        if blobs is not None:
+            whole = Tally()
+            for blob in blobs:
+                whole.merge(blob)
+            found["metrics"].append(renamed(whole.values()))
+        found["digests"].append(f"{publisher.publish(pack(1, step + 1)).digest:016x}")
+        if step == 1:
+            state = {"optimizer_steps": policy.optimizer_steps}
+            Checkpoints(out / "checkpoints", CheckpointConfig()).save(CheckpointName(1, 2, 2), policy, state, ranks)
+    export_policy(policy, config, out / "export", "1.3", ranks)
+    ranks.barrier()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))
