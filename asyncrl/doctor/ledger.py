@@ -52,7 +52,7 @@ def redis_url(config: Config) -> str | None:
     url = config.buffer.url
     if url is None:
         return os.environ.get(REDIS_URL_VARIABLE) or None
-    return url if isinstance(url, str) else url.get_secret_value()
+    return url.get_secret_value()
 
 
 def without_password(text: str, url: str | None) -> str:
