@@ -21,6 +21,10 @@ from weightsync.receiver import UPDATE_BODY
 
 Kv = Literal["keep", "recompute"]
 
+DONE = (0, 2)
+"""Codes of the loader (weightsync.sglang_loader.CODES, which needs torch) that say the version is held: applied, and
+held already, after an answer that was lost."""
+
 
 class Staged(Protocol):
     """The part of weightsync's Ticket that an activation uses."""
@@ -32,6 +36,14 @@ class Staged(Protocol):
     @property
     def digest(self) -> int:
         """Digest of its weights, from the version's record."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Weights that are known: their version and their digest, which was compared."""
+
+    version: int
+    digest: int
 
 
 @dataclass(frozen=True)
@@ -66,13 +78,13 @@ class ActivationFailed(ServerError):
         self.dirty = dirty
 
 
-async def activate(client: ServerClient, staged: Staged, *, held: int | None, pausing: Pausing) -> Activated:
+async def activate(client: ServerClient, staged: Staged, *, held: Held | None, pausing: Pausing) -> Activated:
     """Load what lies in the server's stage directory.
 
     Args:
         client: of the server.
         staged: what lies there.
-        held: digest of the weights before; None: unknown.
+        held: the weights before; None: unknown.
         pausing: how.
     Raises:
         ActivationFailed: the loader refused, or the digest is not the version's.
@@ -85,7 +97,7 @@ async def activate(client: ServerClient, staged: Staged, *, held: int | None, pa
             await client.pause(mode)
             dirty = True  # whatever ends the next call, also a cancellation, may have changed weights
             status = await _load(client, pausing.num_ranks, flush_cache=mode == "retract")
-            dirty = status.digest != held
+            dirty = held is None or (status.version, status.digest) != (held.version, held.digest)
             _check(status, staged, dirty=dirty)
             await client.set_version(label(staged.target))
             dirty = False
@@ -137,7 +149,7 @@ async def _load(client: ServerClient, num_ranks: int, *, flush_cache: bool) -> L
 
 
 def _check(status: LoaderStatus, staged: Staged, *, dirty: bool) -> None:
-    if status.code != 0 or (status.version, status.digest) != (staged.target, staged.digest):
+    if status.code not in DONE or (status.version, status.digest) != (staged.target, staged.digest):
         raise ActivationFailed(
             f"the weight loader answered code {status.code} and holds version {label(status.version)} with digest "
             f"{status.digest:016x}; version {label(staged.target)} has {staged.digest:016x}. The server leaves "

@@ -151,7 +151,9 @@ class Host:
         await self._server.begin(url, stage_dir, client)
         started.set()
         self.facts.add("lives")
-        life = ServerLife(self._server.name, client, receiver, self._pausing, self.facts)
+        life = ServerLife(
+            self._server.name, client, receiver, stage_dir=stage_dir, pausing=self._pausing, facts=self.facts
+        )
         while True:
             await life.round()
             await waits.in_thread(receiver.wait, LISTEN_S)

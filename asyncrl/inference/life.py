@@ -8,12 +8,14 @@ Staging goes on while the server samples. An activation that fails takes the ser
 a whole version again; several in a row end this life, and the host starts the next one.
 """
 
+import json
 import logging
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from asyncrl import waits
-from asyncrl.inference.activation import ActivationFailed, Pausing, activate, inspect
+from asyncrl.inference.activation import ActivationFailed, Held, Pausing, activate, inspect
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from buffer.versions import label
@@ -26,14 +28,6 @@ MAX_FAILURES = 3  # failed activations in a row before the server is started aga
 IDLE_POLL_S = 0.02
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Held:
-    """Weights that are known: their version and their digest, which was compared."""
-
-    version: int
-    digest: int
 
 
 @dataclass
@@ -57,8 +51,17 @@ class HostFacts:
 class ServerLife:
     """Brings one life of a server from its first answer to head and keeps it there, a `round` at a time."""
 
-    def __init__(self, name: str, client: ServerClient, receiver: Receiver, pausing: Pausing, facts: HostFacts) -> None:
-        self._name, self._client, self._receiver = name, client, receiver
+    def __init__(
+        self,
+        name: str,
+        client: ServerClient,
+        receiver: Receiver,
+        *,
+        stage_dir: Path,
+        pausing: Pausing,
+        facts: HostFacts,
+    ) -> None:
+        self._name, self._client, self._receiver, self._stage_dir = name, client, receiver, stage_dir
         self._pausing, self._facts = pausing, facts
         self._held: Held | None = None
         self._inspected = False
@@ -130,9 +133,8 @@ class ServerLife:
                 await self._failed(error)
 
     async def _activate(self, ticket: Ticket) -> None:
-        held = None if self._held is None else self._held.digest
         with waits.timed("host activates a version", lambda: f"{self._name}: {label(ticket.target)}"):
-            activated = await activate(self._client, ticket, held=held, pausing=self._pausing)
+            activated = await activate(self._client, ticket, held=self._held, pausing=self._pausing)
         self._held, self._inspected, self._num_failures = Held(ticket.target, ticket.digest), True, 0
         self._facts.trouble = ""
         self._facts.add("activations")
@@ -146,12 +148,13 @@ class ServerLife:
     async def _failed(self, error: ActivationFailed) -> None:
         self._held = None
         self._num_failures += 1
-        self._trouble("activation_failures", str(error))
+        reason = f"{error} {await waits.in_thread(_loaders_words, self._stage_dir)}".strip()
+        self._trouble("activation_failures", reason)
         await self._withdraw("failed")
-        await waits.in_thread(self._receiver.need, str(error))
+        await waits.in_thread(self._receiver.need, reason)
         if self._num_failures >= MAX_FAILURES:
             raise ServerUnavailable(
-                f"{self._name} failed to take weights {self._num_failures} times in a row and is started again: {error}"
+                f"{self._name} failed to take weights {self._num_failures} times in a row, so it is restarted: {reason}"
             ) from error
 
     async def _sleep(self) -> None:
@@ -186,3 +189,16 @@ class ServerLife:
         log.warning("%s: %s", self._name, text)
         self._facts.add(name)
         self._facts.trouble = text
+
+
+def _loaders_words(stage_dir: Path) -> str:
+    """Why the loader refused, in its own words, from each rank that left some."""
+    words = []
+    for note in sorted(stage_dir.glob("status-*.json")):
+        try:
+            left = json.loads(note.read_text())
+        except (OSError, ValueError) as error:
+            words.append(f"{note.name}: {error}")
+        else:
+            words.append(f"{note.stem}: {left.get('meaning')}; {left.get('reason')}.")
+    return " ".join(words)

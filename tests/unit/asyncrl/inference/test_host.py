@@ -247,6 +247,35 @@ async def test_a_wrong_digest_keeps_the_server_paused_until_it_has_whole_weights
 
 
 @in_event_loop
+async def test_an_error_while_writing_leaves_weights_of_no_version_although_the_digest_is_the_old_one(
+    setting: Setting,
+) -> None:
+    server = setting.server()
+    setting.log.publish(0)
+    setting.log.anchors = False
+    async with setting.hosting() as (host, _):
+        await setting.serving(0)
+        unknown = 2**32 - 1
+        server.loader = lambda server: setattr(server, "status", [9, unknown, unknown, 0, 1000, 0])
+        setting.log.publish(V1)
+        await until(lambda: "no path" in setting.log.needs)
+        assert server.paused is not None
+        assert host.facts.state == "failed"
+
+
+@in_event_loop
+async def test_a_version_that_is_held_already_is_no_failure(setting: Setting) -> None:
+    server = setting.server()
+    setting.log.publish(0)
+    async with setting.hosting() as (host, _):
+        await setting.serving(0)
+        server.loader = lambda server: setattr(server, "status", [2, 1, 1, V1 + 1000 >> 32, V1 + 1000 & 2**32 - 1, 0])
+        setting.log.publish(V1)
+        await setting.serving(V1)
+        assert host.facts.counts.get("activation_failures", 0) == 0
+
+
+@in_event_loop
 async def test_a_server_that_never_takes_weights_gets_another_life(setting: Setting) -> None:
     broken = setting.server()
     setting.server()
