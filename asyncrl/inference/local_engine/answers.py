@@ -1,0 +1,80 @@
+"""A finished or streamed request -> the JSON object that SGLang would answer with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from asyncrl.inference.local_engine.request import QUEUE_ABORT, Request
+from asyncrl.inference.local_engine.service import Ticket
+from asyncrl.inference.local_engine.text import TextCodec
+
+Json = dict[str, object]
+
+
+def answer(
+    ticket: Ticket, codec: TextCodec | None, *, version: str, with_logprobs: bool, text_in_logprobs: bool
+) -> Json:
+    """One object of an answer: final if the request has finished, else a cumulative stream chunk.
+
+    Args:
+        ticket: of the request; its output as far as it has been reported.
+        codec: for `text`; without one the text is empty.
+        version: the server's weight version, which a request aborted in the queue reports.
+        with_logprobs: whether logprobs were asked for.
+        text_in_logprobs: whether each logprob entry spells its token.
+    """
+    request, output = ticket.request, ticket.output
+    finish = request.finish if ticket.done.done() else None
+    meta: Json = {"id": request.rid, "finish_reason": finish}
+    if finish is not None and finish.get("message") == QUEUE_ABORT:
+        # SGLang's queue answers by itself here, and knows less than its scheduler.
+        meta |= {"weight_version": version, "completion_tokens": len(output)}
+    else:
+        meta |= {
+            "prompt_tokens": len(request.prompt),
+            "completion_tokens": len(output),
+            "cached_tokens": request.cached_tokens,
+            "cached_tokens_details": None,
+            "num_retractions": request.num_retractions,
+            "reasoning_tokens": 0,
+            "dp_rank": 0,
+        }
+        if finish is not None:
+            spans = request.spans(len(output))
+            meta["weight_version"] = spans[-1].version
+            meta["weight_versions"] = [{"version": s.version, "start": s.start, "end": s.end} for s in spans]
+    if with_logprobs:
+        spell = codec if text_in_logprobs else None
+        start = len(request.prompt) if request.logprob_start is None else request.logprob_start
+        meta["input_token_logprobs"] = _entries(request.prompt_logprobs, request.prompt[start:], spell)
+        meta["output_token_logprobs"] = _entries(ticket.logprobs, output, spell)
+        meta["output_token_logprobs_length"] = len(output)
+    now = time.time()
+    meta["e2e_latency"] = now - ticket.received_s
+    meta["response_sent_to_client_ts"] = now
+    return {"text": _text(request, output, codec), "output_ids": output, "meta_info": meta}
+
+
+def _entries(logprobs: Sequence[float | None], tokens: Sequence[int], spell: TextCodec | None) -> list[object]:
+    if spell is None:
+        return [(logprob, token, None) for logprob, token in zip(logprobs, tokens, strict=False)]
+    return [
+        (logprob, token, spell.decode([token], skip_special_tokens=False))
+        for logprob, token in zip(logprobs, tokens, strict=False)
+    ]
+
+
+def _text(request: Request, output: Sequence[int], codec: TextCodec | None) -> str:
+    if codec is None:
+        return ""
+    params = request.params
+    matched = request.finish.get("matched") if request.finish is not None else None
+    trim = matched is not None and not params.no_stop_trim
+    if trim and isinstance(matched, int) and output and output[-1] == matched:
+        output = output[:-1]
+    text = codec.decode(output, skip_special_tokens=params.skip_special_tokens)
+    if trim and isinstance(matched, str):
+        at = text.find(matched)
+        text = text if at < 0 else text[:at]
+    return text
