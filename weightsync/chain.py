@@ -73,8 +73,8 @@ def path(records: Sequence[VersionRecord], have: int | None, unreadable: Collect
         if all(record.delta is not None and record.delta.nonce not in unreadable for record in records[at:])
         and (start is not None or at < len(records))
     ]
-    # Of equals, the one from the newest start: fewer parts to ask for.
-    return min(paths, key=lambda p: (p.num_bytes, len(p.deltas)), default=None)
+    # Of equals, the one that leaves most of the engine's words alone, then the one with fewer parts to ask for.
+    return min(paths, key=lambda p: (p.num_bytes, p.start is not None, len(p.deltas)), default=None)
 
 
 def anchor_due(records: Sequence[VersionRecord], interval: int, model_bytes: int) -> bool:

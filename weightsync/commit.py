@@ -7,12 +7,12 @@ from pathlib import Path
 from weightsync import chain
 from weightsync.buckets import BucketPlan
 from weightsync.digest import total
-from weightsync.errors import BaseMismatch, LogLost, OriginMismatch, PublishFailed, TransportError
+from weightsync.errors import BaseMismatch, Fenced, LogLost, OriginMismatch, PublishFailed, TransportError
 from weightsync.log.base import VersionLog
 from weightsync.log.records import Part, Upload, VersionRecord
 from weightsync.manifest import Manifest
 from weightsync.transport.base import Transport
-from weightsync.versions import ORIGIN, label
+from weightsync.versions import ORIGIN, label, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,16 @@ class RankZero:
         """(head's version, its digest, a nonce for the upload) before a publish.
 
         Raises:
+            Fenced: a newer branch owns the log; the parts need not even be put.
             PublishFailed: head is past `version`.
         """
-        head = self._log.head()
+        head, branch = self._log.head(), unpack(version)[0]
+        owner = max(self._log.owner(), 0 if head is None else head.branch)
+        if owner > branch:
+            raise Fenced(
+                f"publish of {label(version)}: branch {owner} owns the log. A newer trainer took over; this one "
+                "must stop."
+            )
         if head is not None and head.version > version:
             raise PublishFailed(
                 f"version {label(version)} is behind head {label(head.version)}. Versions of a branch only grow: the "

@@ -7,6 +7,8 @@ each. A pipeline holds at most four megabytes, so neither side buffers a whole p
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import redis
+
 from weightsync.errors import CorruptDelta, PartMissing, TransportLost
 from weightsync.log.redis import answers, connect
 from weightsync.transport.base import Deadline, chunks, run_prefix, split_key
@@ -21,8 +23,9 @@ class RedisTransport:
 
     def __init__(self, url: str, run: str) -> None:
         self._run = run_prefix(run)
+        client: redis.Redis = connect(url)
         # Any: redis-py's types are unions of its blocking and its asyncio answers.
-        self._client: Any = connect(url)
+        self._client: Any = client
 
     def put_part(self, key: str, parts: Sequence[memoryview], *, deadline_s: float) -> None:
         deadline = Deadline(deadline_s, f"put of part {key}")

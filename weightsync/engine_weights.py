@@ -1,0 +1,223 @@
+"""One engine rank's weights: measure them, work out what a ticket would change, write it. Nothing else touches them.
+
+`verify` reads the old words, so a wrong base, a wrong map or a damaged part shows in the digest before anything is
+written; `write` then cannot meet a surprise of ours.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from weightsync.address_map import AddressMap, Box, Loads
+from weightsync.digest import MASK, digest, total
+from weightsync.engine_words import decode, digest_at, digest_run, to_engine
+from weightsync.errors import CorruptDelta
+from weightsync.layout import TensorSpec, Words, address_step
+from weightsync.model_dir import ModelDir
+from weightsync.planes import apply_planes
+from weightsync.ticket import Staged
+
+_KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyond, it is worked out again
+
+
+class Change(NamedTuple):
+    """New words for a place in a storage: a slice of it, or indices."""
+
+    box: Box
+    where: Tensor | slice
+    new: Tensor
+    gain: int
+
+
+@dataclass
+class Verified:
+    """What a ticket would do here.
+
+    Attributes:
+        gain: this rank's share of the digest's gain; of an anchor, of the new digest itself.
+        replicas: 0 in the sum over ranks if all replicas of a word go through the same change.
+        num_changed: words that are counted here.
+    """
+
+    staged: Sequence[Staged]
+    anchor: bool
+    gain: int = 0
+    replicas: int = 0
+    num_changed: int = 0
+    changes: list[Change] | None = field(default_factory=list)
+    mirrors: dict[str, Words] = field(default_factory=dict)
+
+
+class EngineWeights:
+    """The weights of one rank behind their address map."""
+
+    def __init__(
+        self, model: Loads, tensors: Sequence[TensorSpec], boxes: AddressMap, model_dir: Path, rank: int
+    ) -> None:
+        """`model_dir` is what the engine loaded: the start of the mirrors that opaque tensors need."""
+        self._model, self._map, self._first = model, boxes, rank == 0
+        self._specs = {spec.name: spec for spec in tensors}
+        self._device = next(iter(model.named_parameters()))[1].device
+        # An opaque tensor cannot be read back out of the engine, so its words are kept here.
+        stored = ModelDir(model_dir) if boxes.opaque else None
+        self._mirrors: dict[str, Words] = {
+            name: np.array(stored.words(name)) for name in boxes.opaque if stored is not None
+        }
+
+    def measure(self) -> tuple[int, int]:
+        """(this rank's share of the digest, the replicas' term), from every word."""
+        gains: dict[Box, int] = {}
+        for box in self._map.all():
+            spec = self._specs[box.tensor]
+            if box.contiguous:
+                run = box.words[box.dst : box.dst + box.num_words]
+                gains[box] = digest_run(run, spec.offset + box.src * address_step(spec.width))
+                continue
+            parts = []
+            for low in range(box.span[0], box.span[1], _KEPT_WORDS >> 4):
+                positions = torch.arange(low, min(low + (_KEPT_WORDS >> 4), box.span[1]), device=box.words.device)
+                indices, chosen = box.translate(positions)
+                parts.append(digest_at(self._addresses(spec, positions[chosen]), box.words[indices]))
+            gains[box] = total(parts)
+        mirrors = [digest(words, self._specs[name].offset) for name, words in self._mirrors.items()]
+        counted, replicas = self._share(gains)
+        return total((counted, *(mirrors if self._first else ()))), replicas
+
+    def verify(self, staged: Sequence[Staged], *, anchor: bool) -> Verified:
+        """Work out every change without writing one.
+
+        Raises:
+            CorruptDelta: a change does not fit the map.
+        """
+        found = Verified(staged, anchor)
+        gains: dict[Box, int] = {}
+        kept = 0
+        for change in self._changes(staged, anchor):
+            gains[change.box] = total((gains.get(change.box, 0), change.gain))
+            found.num_changed += change.new.numel() if change.box.counts else 0
+            on_cpu = isinstance(change.where, slice) and change.new.device.type == "cpu"  # a view of the mapped file
+            kept += 0 if on_cpu else change.new.numel()
+            if found.changes is not None:
+                found.changes.append(change)
+            if kept > _KEPT_WORDS:
+                found.changes = None
+        found.gain, found.replicas = self._share(gains)
+        found.gain = total((found.gain, self._verify_mirrors(found)))
+        return found
+
+    def write(self, verified: Verified) -> None:
+        """Do what `verify` worked out, since when the weights must not have changed."""
+        changes = verified.changes
+        for change in self._changes(verified.staged, verified.anchor) if changes is None else changes:
+            if isinstance(change.where, slice):
+                change.box.words[change.where].copy_(change.new)
+            else:
+                change.box.words.index_copy_(0, change.where, change.new)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        for name, words in verified.mirrors.items():
+            spec = self._specs[name]
+            tensor = torch.from_numpy(words).view(torch.uint8).view(getattr(torch, spec.dtype)).reshape(spec.shape)
+            with torch.no_grad():
+                self._model.load_weights(iter([(name, tensor)]))
+            self._mirrors[name] = words
+
+    def _changes(self, staged: Sequence[Staged], anchor: bool) -> Iterator[Change]:
+        for bucket, planes, dense in staged:
+            if planes is not None:
+                positions, differences = decode(planes, bucket.width, self._device)
+            else:
+                assert dense is not None
+                words = to_engine(dense, self._device)
+            at = 0
+            for segment in bucket.segments:
+                spec = self._specs[segment.tensor]
+                boxes = self._map.boxes.get(segment.tensor, ())
+                if planes is None:
+                    for box in boxes:
+                        yield from self._dense(box, spec, segment.start, words[at : at + segment.words], anchor)
+                elif boxes:
+                    ends = torch.tensor([at, at + segment.words], device=positions.device)
+                    low, high = torch.searchsorted(positions, ends).tolist()
+                    inside = positions[low:high] + (segment.start - at)
+                    for box in boxes if high > low else ():
+                        yield self._sparse(box, spec, inside, differences[low:high])
+                at += segment.words
+
+    def _sparse(self, box: Box, spec: TensorSpec, positions: Tensor, differences: Tensor) -> Change:
+        indices, chosen = box.translate(positions)
+        self._check(box, indices)
+        old = box.words[indices]
+        new = old + differences[chosen]
+        addresses = self._addresses(spec, positions[chosen])
+        return Change(box, indices, new, (digest_at(addresses, new) - digest_at(addresses, old)) & MASK)
+
+    def _dense(self, box: Box, spec: TensorSpec, start: int, words: Tensor, anchor: bool) -> Iterator[Change]:
+        low, high = max(start, box.span[0]), min(start + words.numel(), box.span[1])
+        if low >= high:
+            return
+        if box.contiguous:
+            place = slice(box.dst + low - box.src, box.dst + high - box.src)
+            new, address = words[low - start : high - start], spec.offset + low * address_step(spec.width)
+            before = 0 if anchor else digest_run(box.words[place], address)
+            yield Change(box, place, new, (digest_run(new, address) - before) & MASK)
+            return
+        for first in range(low, high, _KEPT_WORDS >> 4):
+            positions = torch.arange(first, min(first + (_KEPT_WORDS >> 4), high), device=words.device)
+            indices, chosen = box.translate(positions)
+            self._check(box, indices)
+            new, addresses = words[positions[chosen] - start], self._addresses(spec, positions[chosen])
+            before = 0 if anchor else digest_at(addresses, box.words[indices])
+            yield Change(box, indices, new, (digest_at(addresses, new) - before) & MASK)
+
+    def _verify_mirrors(self, found: Verified) -> int:
+        """New words of opaque tensors, and their share of the gain; every rank holds them, the first one counts."""
+        gain = 0
+        for bucket, planes, dense in found.staged:
+            if all(segment.tensor not in self._mirrors for segment in bucket.segments):
+                continue
+            words = np.zeros(bucket.num_words, f"<u{bucket.width}") if dense is None else dense
+            if planes is not None:
+                apply_planes(words, planes, None)
+            at = 0
+            for segment in bucket.segments:
+                if segment.tensor in self._mirrors:
+                    copy = found.mirrors.setdefault(segment.tensor, self._mirrors[segment.tensor].copy())
+                    piece, run = words[at : at + segment.words], slice(segment.start, segment.end)
+                    copy[run] = piece if dense is not None else copy[run] + piece
+                at += segment.words
+        for name, words in found.mirrors.items():
+            offset = self._specs[name].offset
+            before = 0 if found.anchor else digest(self._mirrors[name], offset)
+            gain = total((gain, digest(words, offset) - before))
+            found.num_changed += int(np.count_nonzero(words != self._mirrors[name])) if self._first else 0
+        return gain if self._first else 0
+
+    def _share(self, gains: dict[Box, int]) -> tuple[int, int]:
+        counted = total(gain for box, gain in gains.items() if box.counts)
+        replicas = 0
+        for box in self._map.all():
+            if not box.counts or box.replicas:
+                term = _weighed(box, gains.get(box, 0))
+                replicas += -box.replicas * term if box.counts else term
+        return counted, replicas & MASK
+
+    def _addresses(self, spec: TensorSpec, positions: Tensor) -> Tensor:
+        return spec.offset + positions * address_step(spec.width)
+
+    def _check(self, box: Box, indices: Tensor) -> None:
+        # The map came from real views, so this cannot fail; a write outside a storage must not depend on that.
+        if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < box.words.numel()):
+            raise CorruptDelta(f"{box.tensor}: a change lies outside its storage of {box.words.numel()} words.")
+
+
+def _weighed(box: Box, gain: int) -> int:
+    """A number of (source, gain): sums of these are equal only if the pairs are."""
+    text = repr((box.tensor, box.source_key(), gain)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

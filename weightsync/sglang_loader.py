@@ -1,0 +1,264 @@
+"""Runs inside the server, in every engine rank: apply the ticket in the stage directory, all of it or nothing.
+
+Named to the server as `--custom-weight-loader weightsync.sglang_loader.load`, called between two steps of the engine
+while it is paused. torch, numpy and this package only. It never raises: an exception here kills the server, and what it
+returns is not seen. The answer is read through the model's own `get_weights_by_name("@weightsync")`:
+
+  [code, branch, number, upper 32 bits of the digest, lower 32 bits, words changed]
+
+branch and number are 2^32 - 1 each while the weights are of no known version. Reasons in words are in the stage
+directory's status-<rank>.json.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from weightsync.address_map import AddressMap, Loads, signature
+from weightsync.digest import total
+from weightsync.engine_weights import EngineWeights
+from weightsync.errors import CorruptDelta
+from weightsync.layout import TensorSpec
+from weightsync.ownership import settle
+from weightsync.peers import Peers, find_peers
+from weightsync.ticket import Ticket, put_json, read_layout, read_parts, read_plan, read_ticket
+from weightsync.versions import ORIGIN, label, pack
+
+STAGE_DIR = "ASYNCRL_STAGE_DIR"
+"""Environment variable: the server's stage directory."""
+
+MODEL_VERSION = "ASYNCRL_MODEL_VERSION"
+"""Environment variable: label of the version that the server was started from; 0.0 if it is not set."""
+
+STATUS = "@weightsync"
+
+(APPLIED, WRONG_BASE, ALREADY, BAD_TICKET, BAD_PART, BAD_LAYOUT, BASE_DIGEST, RESULT_DIGEST, FAILED, DIRTY) = range(10)
+
+CODES = MappingProxyType(
+    {
+        APPLIED: "applied, and the digest is the published one",
+        WRONG_BASE: "the delta's base is not the version held; nothing was written",
+        ALREADY: "the version is held already; nothing was written",
+        BAD_TICKET: "the ticket, its layout or its plan cannot be read; nothing was written",
+        BAD_PART: "a part is damaged; nothing was written",
+        BAD_LAYOUT: "the engine does not hold every tensor of the model; nothing was written",
+        BASE_DIGEST: "the weights held are not the base's; nothing was written, an anchor is needed",
+        RESULT_DIGEST: "the result would not be the published one; nothing was written",
+        FAILED: "an unexpected error before the first write; nothing was written",
+        DIRTY: "an error while writing: the weights are of no version, an anchor is needed",
+    }
+)
+
+_UNKNOWN = (1 << 64) - 1
+_ATTRIBUTE = "_weightsync_engine"
+
+logger = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """A ticket is not applied; the code says why."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(code, reason)
+        self.code, self.reason = code, reason
+
+
+# Any: SGLang passes the model of whatever class, and tensors that are not looked at.
+def load(model: Any, named_tensors: Any) -> None:
+    """Apply the ticket. The tensors of the request are a constant and carry nothing."""
+    try:
+        engine = getattr(model, _ATTRIBUTE, None)
+        if engine is None:
+            engine = Engine(model)
+            setattr(model, _ATTRIBUTE, engine)
+        engine.load()
+    except Exception:  # it must not reach the server; the host sees a status that did not change
+        logger.exception("weightsync: unexpected error in the loader")
+
+
+class Engine:
+    """What one rank knows of its model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model: Loads = model
+        self._weights: EngineWeights | None = None
+        self._tensors: tuple[TensorSpec, ...] = ()
+        self._layout = ""
+        self._signature: object = None
+        self._peers: Peers = find_peers()
+        self.version: int | None = _start_version()
+        self.digest: int | None = None
+        self._writing = False
+        self.status = [FAILED, *_halves(_UNKNOWN), 0, 0, 0]
+        self._install(model)
+
+    def load(self) -> None:
+        """Apply the ticket and set the status; never raises."""
+        changed, reason = 0, ""
+        try:
+            changed = self._load()
+            code = APPLIED
+        except Refused as refusal:
+            code, reason = refusal.code, refusal.reason
+        except Exception as error:  # raising here kills the server
+            logger.exception("weightsync: unexpected error")
+            code, reason = DIRTY if self._writing else FAILED, repr(error)
+        self._writing = False
+        version = _UNKNOWN if self.version is None else self.version
+        self.status = [code, *_halves(version), *_halves(self.digest or 0), changed]
+        if code not in (APPLIED, ALREADY):
+            logger.error("weightsync: %s (%s)", reason, CODES[code])
+        self._leave_note(code, reason)
+
+    def _load(self) -> int:
+        directory = Path(os.environ.get(STAGE_DIR, ""))
+        found: list[Ticket] = []
+
+        def look() -> None:
+            if STAGE_DIR not in os.environ:
+                raise Refused(BAD_TICKET, f"{STAGE_DIR} is not set in the server's environment")
+            ticket = read_ticket(directory)
+            if ticket.layout != self._layout:
+                self._tensors, self._weights = read_layout(directory, ticket.layout), None
+            found.append(ticket)
+
+        self._together(look, BAD_TICKET)
+        ticket = found[0]
+        self._map(ticket)
+        assert self._weights is not None
+        weights = self._weights
+        if ticket.kind == "inspect":
+            self._measure(FAILED)
+            return 0
+        self._check_base(ticket)
+        verified = self._together(
+            lambda: weights.verify(
+                read_parts(directory, ticket, read_plan(directory, ticket.plan, self._tensors)),
+                anchor=ticket.kind == "anchor",
+            ),
+            BAD_PART,
+        )
+        gain, replicas, changed = self._peers.sums([verified.gain, verified.replicas, verified.num_changed])
+        start = 0 if ticket.kind == "anchor" else (self.digest or 0)
+        if (after := total((start, gain))) != ticket.digest or replicas:
+            reason = f"the ticket makes digest {after:016x} of {label(ticket.target)}, published {ticket.digest:016x}"
+            raise Refused(RESULT_DIGEST, reason + ("; replicas of a tensor differ" if replicas else ""))
+        # Until every rank has written, the weights are of no version.
+        before, self.version, self._writing = self.version, None, True
+        self._together(lambda: self._write(weights, verified), DIRTY)
+        if ticket.kind == "anchor":
+            self._measure(DIRTY, ticket.digest)
+        self.version, self.digest = ticket.target, ticket.digest
+        logger.info("weightsync: %s -> %s, %d words", label(before), label(self.version), changed)
+        return changed
+
+    def _write(self, weights: EngineWeights, verified: Any) -> None:
+        weights.write(verified)
+        # SGLang runs this after its own loaders only.
+        after: Callable[[], object] | None = getattr(self._model, "post_load_weights", None)
+        if after is not None:
+            after()
+
+    def _check_base(self, ticket: Ticket) -> None:
+        """All ranks hold the same version and digest, so all decide the same."""
+        if ticket.kind == "anchor":
+            return
+        if self.version == ticket.target and self.digest == ticket.digest:
+            raise Refused(ALREADY, f"{label(ticket.target)} is held already")
+        if self.version is None or self.version != ticket.base:
+            raise Refused(WRONG_BASE, f"base {label(ticket.base)}, this engine holds {label(self.version)}")
+        if self.digest != ticket.base_digest:
+            expected, found = ticket.base_digest or 0, self.digest or 0
+            raise Refused(BASE_DIGEST, f"{label(ticket.base)} has digest {expected:016x}, these weights {found:016x}")
+
+    def _map(self, ticket: Ticket) -> None:
+        """Make the address map if there is none for this layout and these storages; then measure."""
+        where = signature(self._model)
+        stale = self._weights is None or where != self._signature
+        if not self._peers.worst(int(stale)):
+            return
+        self._weights = None
+        named = [spec for spec in self._tensors if spec.num_words]
+        recorded = self._together(lambda: AddressMap.record(self._model, self._tensors), BAD_LAYOUT)
+        opaque = self._peers.sums([int(spec.name in recorded.opaque) for spec in named])
+        boxes = recorded.without(spec.name for spec, count in zip(named, opaque, strict=True) if count)
+        boxes, missing = settle(boxes, named, self._peers)
+        if missing:
+            raise Refused(
+                BAD_LAYOUT,
+                f"the engine's load_weights takes only a part of {missing[0]} (and of {len(missing) - 1} more), or "
+                "none: the server runs another model than the trainer",
+            )
+        model_dir, rank = Path(ticket.model_dir), self._peers.rank
+        self._weights = self._together(
+            lambda: EngineWeights(self._model, self._tensors, boxes, model_dir, rank), BAD_LAYOUT
+        )
+        self._layout, self._signature = ticket.layout, where
+        if boxes.opaque:
+            logger.warning("weightsync: these tensors go through load_weights whole: %s", boxes.opaque)
+        self._measure(BASE_DIGEST if self.digest is not None else FAILED, self.digest)
+
+    def _measure(self, code: int, expected: int | None = None) -> None:
+        """Take the digest from every word; with `expected`, refuse with `code` if it is another."""
+        assert self._weights is not None
+        found, replicas = self._peers.sums(self._together(self._weights.measure, FAILED))
+        if replicas or (expected is not None and found != expected):
+            self.version, self.digest = None, found
+            raise Refused(code, f"the weights have digest {found:016x}, expected {expected or 0:016x}")
+        self.digest = found
+
+    def _together(self, step: Callable[[], Any], code: int) -> Any:
+        """Run a step on every rank; if one fails, all are refused with the worst code."""
+        answer, mine, reason = None, APPLIED, ""
+        try:
+            answer = step()
+        except Refused as refusal:
+            mine, reason = refusal.code, refusal.reason
+        except CorruptDelta as error:
+            mine, reason = code, str(error)
+        except Exception as error:  # whatever it is: raising here kills the server
+            logger.exception("weightsync: unexpected error")
+            mine, reason = code if code == DIRTY else FAILED, repr(error)
+        if worst := self._peers.worst(mine):
+            raise Refused(worst, reason or "another rank refused")
+        return answer
+
+    def _install(self, model: Any) -> None:
+        """Answer for STATUS; other names go to the model's own method, if it has one."""
+        own = getattr(model, "get_weights_by_name", None)
+
+        def read(name: str, truncate_size: int = 100, tp_size: int = 1) -> Any:
+            if name == STATUS:
+                return list(self.status)
+            if own is None:
+                raise AttributeError("get_weights_by_name")
+            return own(name, truncate_size, tp_size=tp_size)
+
+        model.get_weights_by_name = read
+
+    def _leave_note(self, code: int, reason: str) -> None:
+        directory = Path(os.environ.get(STAGE_DIR, "/nonexistent"))
+        note = {"code": code, "meaning": CODES[code], "reason": reason, "version": label(self.version)}
+        try:
+            put_json(directory / f"status-{self._peers.rank}.json", note)
+        except OSError as error:
+            logger.warning("weightsync: the status could not be written: %s", error)
+
+
+def _halves(value: int) -> tuple[int, int]:
+    return value >> 32, value & 0xFFFFFFFF
+
+
+def _start_version() -> int | None:
+    text = os.environ.get(MODEL_VERSION)
+    if text is None:
+        return ORIGIN
+    branch, _, number = text.partition(".")
+    try:
+        return pack(int(branch), int(number))
+    except ValueError:
+        logger.error("weightsync: %s = %r is not a version like 1.42; an anchor is needed", MODEL_VERSION, text)
+        return None
