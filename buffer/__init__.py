@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from buffer.replay_buffer import ReplayBuffer
     from buffer.run_record import RunRecord
     from buffer.trajectory import Group, Row, Span, Trajectory
+    from buffer.versions import label, pack, parse_label, unpack
 
 OWNER = "asyncrl"
 """Whose package this is: PyPI has another `buffer`, and pip lets one overwrite the other without a word."""
@@ -56,6 +57,7 @@ _NAMES = {
     "replay_buffer": ("ReplayBuffer",),
     "run_record": ("RunRecord",),
     "trajectory": ("Group", "Row", "Span", "Trajectory"),
+    "versions": ("label", "pack", "parse_label", "unpack"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -93,6 +95,10 @@ __all__ = [
     "TrajectoryError",
     "UnknownSchema",
     "ensure",
+    "label",
+    "pack",
+    "parse_label",
+    "unpack",
 ]
 
 

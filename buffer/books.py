@@ -79,6 +79,8 @@ class Books:
     nonce: str = ""
     paused: bool = False
     stopped: bool = False
+    num_stops: int = 0
+    """How often somebody asked the run to stop: unlike `stopped`, it tells an old request from a new one."""
     evaluation: str = ""
     end: int = 0
     """Ordinals from here on are never started; 0: there is no end."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NumBytes = Annotated[int, Field(gt=0)]
@@ -48,7 +48,7 @@ class PartialsConfig(_Settings):
 class BufferConfig(_Settings):
     """The replay buffer between the two clusters."""
 
-    url: str | None = Field(default=None, repr=False)
+    url: SecretStr | None = None
     """Redis or Valkey: redis://, rediss:// or unix://, with user and password. null: the run starts its own, in its run
     directory. Percent-encode special characters of a password."""
 

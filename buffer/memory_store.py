@@ -12,7 +12,7 @@ from threading import Condition
 from buffer import batches, claims, closing, ledger
 from buffer.books import Books, Index
 from buffer.lineage import Ledger
-from buffer.store import Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
+from buffer.store import RECORD_NUMBERS, Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
 
 _NUM_HINTS = 256
 
@@ -49,13 +49,8 @@ class MemoryStore:
 
     def record(self) -> Mapping[str, str]:
         with self._transition() as books:
-            fields = {"branch": books.branch, "trained": books.trained, "limit": books.limit, "end": books.end}
-            flags = {"paused": int(books.paused), "stopped": int(books.stopped), "per_version": books.per_version}
-            return {
-                **books.record,
-                "evaluation": books.evaluation,
-                **{k: str(v) for k, v in {**fields, **flags}.items()},
-            }
+            numbers = {name: str(int(getattr(books, name))) for name in RECORD_NUMBERS}
+            return {**books.record, "evaluation": books.evaluation, **numbers}
 
     def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
         with self._transition() as books:
@@ -128,6 +123,7 @@ class MemoryStore:
         with self._transition() as books:
             books.paused = fields.get("paused", str(int(books.paused))) == "1"
             books.stopped = fields.get("stopped", str(int(books.stopped))) == "1"
+            books.num_stops += fields.get("stopped") == "1"
             books.hints.append("room")
 
     def evaluate(self, branch: int, label: str) -> Done:

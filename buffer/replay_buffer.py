@@ -57,7 +57,9 @@ class ReplayBuffer(WorkerSide, TrainerSide):
             ServerRefused: version, eviction policy, permissions or password will not do; the message names the fix.
             ServerLost: the server did not answer for buffer.retry_s.
         """
-        from buffer.redis_store import RedisServer, RedisStore  # redis is imported by those who connect only
+        # redis is imported by those who connect only.
+        from buffer.redis_store import RedisServer
+        from buffer.script_store import RedisStore
 
         server = RedisServer(url, config.retry_s)
         server.check()
@@ -118,6 +120,11 @@ class ReplayBuffer(WorkerSide, TrainerSide):
     def stopped(self) -> bool:
         """Whether somebody asked the run to stop."""
         return self._store.record().get("stopped") == "1"
+
+    def stop_mark(self) -> int:
+        """How often the run was asked to stop. A process that leaves when this changes obeys no request of before
+        its start."""
+        return int(self._store.record().get("num_stops", "0"))
 
     def hints(self, kind: str | None = None) -> Hints:
         """Something to wait on until the ledger changes: "ready", a group came in; "room", anything else; None,

@@ -12,6 +12,9 @@ from typing import Protocol
 from buffer.books import Books, Card, Index
 from buffer.lineage import Ledger
 
+RECORD_NUMBERS = ("branch", "trained", "limit", "per_version", "paused", "stopped", "num_stops")
+"""Fields of the run record besides those that were registered and `evaluation`; "0" where nobody has written one."""
+
 Clock = Callable[[], int]
 """Milliseconds, in place of the server's clock: for tests."""
 

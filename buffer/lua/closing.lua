@@ -1,0 +1,73 @@
+-- The moves of buffer/closing.py that commit and recover share; `ledger` is the checkpoint's.
+local ledger = cmsgpack.unpack(ARGV[3])
+
+local exempt, kind_of, num_named = {}, {}, 0
+for _, ordinal in ipairs(ledger.reopened) do exempt[ordinal] = true end
+for _, ordinal in ipairs(ledger.dead) do
+  exempt[ordinal] = true
+  num_named = math.max(num_named, ordinal + 1)
+end
+for _, kind in ipairs(CLOSED) do
+  for _, ordinal in ipairs(ledger.closed[kind]) do
+    kind_of[ordinal] = kind
+    num_named = math.max(num_named, ordinal + 1)
+  end
+end
+
+-- Named by the checkpoint, in whatever state -> its kind.
+local function close_named()
+  local below = redis.call("ZRANGE", K.open, "-inf", string.format("(%d", ledger.watermark), "BYSCORE")
+  for _, set in ipairs({ K.leased, K.dead }) do
+    for _, o in ipairs(redis.call("ZRANGE", set, 0, -1)) do below[#below + 1] = o end
+  end
+  for _, o in ipairs(below) do
+    local ordinal = tonumber(o)
+    if ordinal < ledger.watermark and not exempt[ordinal] then close(o, load_card(o), "consumed") end
+  end
+  for ordinal, kind in pairs(kind_of) do
+    local o = name_of(ordinal)
+    local card = load_card(o)
+    if card then close(o, card, kind) end
+    for _, other in ipairs(CLOSED) do redis.call("ZREM", K[other], o) end
+    redis.call("ZADD", K[kind], ordinal, o)
+  end
+end
+
+-- -> waiting, or -> dead, unless the books have it somewhere.
+local function reopen(ordinal, dead_since)
+  local o = name_of(ordinal)
+  if redis.call("HEXISTS", K.cards, o) == 1 then return end
+  for _, kind in ipairs(CLOSED) do
+    if redis.call("ZSCORE", K[kind], o) then return end
+  end
+  if dead_since then
+    save_card(o, new_card("dead", "forgotten"))
+    redis.call("ZADD", K.dead, dead_since, o)
+  else
+    save_card(o, new_card("waiting"))
+    enter_open(o, "waiting", ordinal)
+  end
+end
+
+-- Ordinals that only the ledger knows of: Redis lost them, so those that are not closed start again.
+local function fill_gaps(now)
+  local known = math.max(run.next_ordinal, ledger.watermark)
+  set_run("next_ordinal", math.max(known, num_named))
+  for _, ordinal in ipairs(ledger.dead) do reopen(ordinal, now) end
+  for ordinal = known, run.next_ordinal - 1 do reopen(ordinal) end
+  for _, ordinal in ipairs(ledger.reopened) do reopen(ordinal) end
+end
+
+-- Closed ones below it are counted by the ledger, except those that it still calls dead or reopened.
+local function move_watermark()
+  set_run("watermark", ledger.watermark)
+  local below = string.format("(%d", ledger.watermark)
+  for _, kind in ipairs(CLOSED) do
+    local late = 0
+    for _, o in ipairs(redis.call("ZRANGE", K[kind], "-inf", below, "BYSCORE")) do
+      if exempt[tonumber(o)] then late = late + 1 end
+    end
+    redis.call("ZREMRANGEBYSCORE", K[kind], "-inf", below)
+    redis.call("HSET", K.run, "below_" .. kind, ledger.below[kind] + late)
+  end
+end

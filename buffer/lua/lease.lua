@@ -1,0 +1,78 @@
+#!lua flags=allow-oom
+-- lease(now_ms; branch, number, step, count, oldest_allowed, wait_ms, order, on_stale, max_stale, max_bytes,
+--       max_group_bytes)
+-- KEYS: run cards open in_flight sampling waiting ready leased taken discarded trash commons reasons hints
+-- `count` groups of ready -> leased at this step, all or none. The same step again: the same groups.
+-- Below oldest_allowed: ready -> waiting or discarded. wait_ms > 0: waits so long for last-chance groups in flight.
+-- Returns {status, branch, trained, now, {ordinal, effective, card, ...}, {ordinal, effective, outcome, card, ...},
+--          {ordinal, age, worker, ...} of those waited for, ready, in flight, waiting, bytes refused, last hint, {trash}}.
+local branch, number, step, count = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local oldest_allowed, wait_ms, order, on_stale = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
+local max_bytes, max_group_bytes = tonumber(ARGV[11]), tonumber(ARGV[12])
+local now, status = now_ms(), fence(branch)
+if status == "ok" and number < run.trained then status = "fenced" end
+if status ~= "ok" then return { status, run.branch, run.trained, now } end
+move_to(number)
+
+local left = {}
+if on_stale ~= "mask" then
+  local below = redis.call("ZRANGE", K.ready, "-inf", string.format("(%d", oldest_allowed), "BYSCORE", "WITHSCORES")
+  for i = 1, #below, 2 do
+    local o, card = below[i], redis.call("HGET", K.cards, below[i])
+    local outcome = drop_stale(o, load_card(o), on_stale, tonumber(ARGV[10]))
+    left[#left + 1], left[#left + 2], left[#left + 3], left[#left + 4] = tonumber(o), tonumber(below[i + 1]), outcome, card
+  end
+end
+if #left > 0 then hint("room") end
+
+local have = redis.call("ZRANGE", K.leased, step, step, "BYSCORE")
+local want = count - #have
+local chosen = {}
+if want > 0 then
+  chosen = redis.call("ZRANGE", order == "oldest" and K.ready or K.open, 0, want - 1)
+  for _, o in ipairs(chosen) do
+    if not redis.call("ZSCORE", K.ready, o) then chosen = {} break end
+  end
+end
+if #chosen < math.max(want, 0) then status = "short" end
+
+local held_by = {}
+if status == "ok" and want > 0 and order == "oldest" then
+  local ready_last = redis.call("ZCOUNT", K.ready, oldest_allowed, oldest_allowed)
+  local flying = redis.call("ZRANGE", K.sampling, oldest_allowed, oldest_allowed, "BYSCORE")
+  local remaining = math.max(run.per_version - redis.call("SCARD", K.taken), want)
+  if #flying > 0 and ready_last < want and remaining - want < #flying then
+    if tonumber(redis.call("HGET", K.run, "hold_step") or -1) ~= step then
+      set_run("hold_step", step)
+      set_run("hold_since_ms", now)
+    end
+    if now - run.hold_since_ms < wait_ms then
+      status = "held"
+      for _, o in ipairs(flying) do
+        local card = load_card(o)
+        held_by[#held_by + 1], held_by[#held_by + 2], held_by[#held_by + 3] = tonumber(o), now - card.since_ms, card.worker
+      end
+    end
+  end
+end
+
+local taken = {}
+if status == "ok" then
+  for _, o in ipairs(chosen) do
+    local card = load_card(o)
+    leave(o, card)
+    card.state = "leased"
+    save_card(o, card)
+    redis.call("ZADD", K.leased, step, o)
+    redis.call("SADD", K.taken, o)
+  end
+  for _, o in ipairs(redis.call("ZRANGE", K.leased, step, step, "BYSCORE")) do
+    local raw = redis.call("HGET", K.cards, o)
+    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tonumber(o), oldest_effective(load_card(o).ranges), raw
+  end
+end
+local num_waiting = redis.call("ZCARD", K.waiting)
+local open_new = num_waiting == 0 and redis.call("ZCARD", K.open) + redis.call("SCARD", K.taken) < run.window
+local bytes_refused = open_new and charged_bytes(max_group_bytes) + max_group_bytes > max_bytes
+return { status, run.branch, run.trained, now, taken, left, held_by, redis.call("ZCARD", K.ready),
+  redis.call("ZCARD", K.in_flight), num_waiting, bytes_refused and 1 or 0, last_hint(), dumped }

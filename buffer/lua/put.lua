@@ -1,0 +1,25 @@
+#!lua
+-- put(now_ms; ordinal, token, payload key, bytes, ranges, info, on_stale, max_stale)
+-- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons hints
+-- in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`.
+-- Returns {status, payload keys for the caller to unlink ...}.
+local o, token, key, num_bytes = name_of(tonumber(ARGV[2])), ARGV[3], ARGV[4], tonumber(ARGV[5])
+local card = load_card(o)
+if card and card.token == token and (card.state == "ready" or card.state == "leased") then return { "done" } end
+if not card or card.token ~= token or card.state ~= "in_flight" then
+  count_if_alive("fenced")
+  redis.call("SADD", K.trash, key)
+  return { "fenced", key }
+end
+card.key, card.num_bytes, card.ranges, card.info = key, num_bytes, ARGV[6], ARGV[7]
+card.since_ms, card.oldest_branch, card.oldest_number = now_ms(), -1, -1
+add_bytes("resident_bytes", num_bytes)
+if ARGV[8] ~= "mask" and oldest_effective(card.ranges) < run.trained - run.limit then
+  drop_stale(o, card, ARGV[8], tonumber(ARGV[9]))
+  hint("room")
+  return { "stale", unpack(dumped) }
+end
+make_ready(o, card)
+save_card(o, card)
+hint("ready")
+return { "ready" }

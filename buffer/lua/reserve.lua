@@ -1,0 +1,49 @@
+#!lua
+-- reserve(now_ms; token, worker, claim_ms, max_bytes, max_group_bytes)
+-- KEYS: run cards claims open in_flight sampling waiting taken commons reasons hints
+-- The smallest waiting ordinal, else a new one -> in_flight. The same token again: the same claim.
+-- Returns {"granted", ordinal, attempt, ahead, taken, branch, trained, limit, per_version, branch, common, ...}
+-- or {"refused", reason, ahead, taken, window, bytes, last hint}.
+local token, worker = ARGV[2], ARGV[3]
+local claim_ms, max_bytes, max_group_bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local taken = redis.call("SCARD", K.taken)
+
+local function granted(o, card)
+  local ordinal = tonumber(o)
+  local answer = { "granted", ordinal, card.attempt, ahead_of(ordinal), taken, run.branch, run.trained, run.limit,
+    run.per_version }
+  for _, value in ipairs(redis.call("HGETALL", K.commons)) do answer[#answer + 1] = tonumber(value) end
+  return answer
+end
+
+local known = redis.call("HGET", K.claims, token)
+if known then return granted(known, load_card(known)) end
+
+local smallest = redis.call("ZRANGE", K.waiting, 0, 0)[1]
+local ordinal = smallest and tonumber(smallest) or run.next_ordinal
+local ahead, charged = ahead_of(ordinal), charged_bytes(max_group_bytes)
+local reason = nil
+if run.stopped == 1 then reason = "stopped"
+elseif run.paused == 1 then reason = "paused"
+elseif run.branch == 0 then reason = "no_trainer"
+elseif ahead + taken >= run.window or (not smallest and run["end"] > 0 and ordinal >= run["end"]) then reason = "window"
+elseif not smallest and charged + max_group_bytes > max_bytes then reason = "bytes" end
+if reason then
+  count_if_alive("denied_" .. reason)
+  return { "refused", reason, ahead, taken, run.window, charged, last_hint() }
+end
+
+local o, card, now = name_of(ordinal), nil, now_ms()
+if smallest then
+  card = load_card(o)
+  leave(o, card)
+else
+  set_run("next_ordinal", ordinal + 1)
+  card = new_card("in_flight")
+end
+card.state, card.attempt, card.token, card.worker = "in_flight", card.attempt + 1, token, worker
+card.since_ms, card.reason, card.error = now, "", ""
+save_card(o, card)
+enter_open(o, "in_flight", now + claim_ms)
+redis.call("HSET", K.claims, token, o)
+return granted(o, card)

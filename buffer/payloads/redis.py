@@ -1,0 +1,46 @@
+"""Payloads in Redis, each one string under a key without a hash tag, so that a cluster would spread them."""
+
+from collections.abc import Iterable, Sequence
+from threading import Lock
+from typing import Protocol
+
+from buffer.keys import owns, parse_payload_key
+
+_PAGE = 100
+
+
+class Blobs(Protocol):
+    """What payloads need of a server: the one door to redis is redis_store."""
+
+    def set_blob(self, key: str, blob: bytes) -> None: ...
+    def get_blob(self, key: str) -> bytes | None: ...
+    def unlink(self, keys: Sequence[str]) -> None: ...
+    def scan(self, cursor: int, match: str, count: int) -> tuple[int, list[str]]: ...
+    def idle_s(self, keys: Sequence[str]) -> list[int | None]: ...
+
+
+class RedisPayloads:
+    """See `buffer.payloads.PayloadHome`."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+        self._lock = Lock()
+        self._cursor = 0
+
+    def put(self, key: str, blob: bytes) -> None:
+        self._blobs.set_blob(key, blob)
+
+    def get(self, key: str) -> bytes | None:
+        return self._blobs.get_blob(key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        for start in range(0, len(keys), _PAGE):
+            self._blobs.unlink(keys[start : start + _PAGE])
+
+    def strays(self, run: str, idle_s: float) -> list[str]:
+        with self._lock:
+            self._cursor, keys = self._blobs.scan(self._cursor, f"payload:{run}*", _PAGE)
+        mine = [key for key in keys if (parts := parse_payload_key(key)) and owns(run, parts[0])]
+        idle = self._blobs.idle_s(mine) if mine else []
+        return [key for key, seconds in zip(mine, idle, strict=True) if seconds is not None and seconds >= idle_s]

@@ -1,0 +1,155 @@
+"""What the scripts are given and what they answer, between Lua's lists and the dataclasses of the store."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgpack
+
+from buffer.books import CLOSED, NO_INDEX, Books, Card, Index
+from buffer.keys import LEDGER_KEYS
+from buffer.lineage import Ledger
+from buffer.store import RECORD_NUMBERS, Batch, Done, Granted, Left, Refused, Swept, Taken
+
+Reply = Any  # nested lists of integers and bytes: the scripts are the schema, the property tests its check
+
+# As in books.lua, in this order.
+_FIELDS = (
+    *("state", "attempt", "failures", "stales", "excused", "poison", "token", "worker", "since_ms"),
+    *("oldest_branch", "oldest_number", "key", "num_bytes", "ranges", "info", "reason", "error"),
+)
+
+_SHOWN = ("branch", "trained", "limit", "per_version", "num_stops")
+_HIDDEN = ("window", "end", "watermark", "next_ordinal", "resident_bytes", "dead_bytes", "hold_step", "hold_since_ms")
+_NUMBERS = (*_SHOWN, *_HIDDEN, "swept_ms")
+_BOOKKEEPING = {*_HIDDEN, "swept_ms", "nonce", "run_id", *(f"below_{kind}" for kind in CLOSED)}
+
+
+def ranges_blob(index: Index) -> bytes:
+    """The version ranges as Lua reads them: a flat list of branch, lowest, highest number."""
+    return bytes(msgpack.packb([part for one in index.ranges for part in one]))
+
+
+def info_blob(index: Index) -> bytes:
+    """What Lua keeps of an index without reading it."""
+    return bytes(msgpack.packb([index.xxh3, index.tokens, index.sampled, index.rewards, index.data_source]))
+
+
+def ledger_blob(ledger: Ledger) -> bytes:
+    """The ledger of a checkpoint as Lua reads it."""
+    data = {**ledger.to_json(), "forks": [[branch, *fork] for branch, fork in ledger.forks.items()]}
+    return bytes(msgpack.packb(data))
+
+
+def record_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    """The run record as the store answers it: what was registered, the flags, the trainer's numbers."""
+    stored = {name.decode(): value.decode() for name, value in fields.items()}
+    shown = {name: value for name, value in stored.items() if name not in _BOOKKEEPING}
+    return {"evaluation": "", **dict.fromkeys(RECORD_NUMBERS, "0"), **shown}
+
+
+def granted_of(reply: Reply) -> Granted | Refused:
+    """The answer of reserve.lua."""
+    if reply[0] == b"granted":
+        _, ordinal, attempt, ahead, taken, branch, trained, limit, per_version, *commons = reply
+        known = dict(_tuples(commons, 2))
+        return Granted(ordinal, attempt, ahead, taken, branch, trained, limit, per_version, known)
+    _, reason, ahead, taken, window, num_bytes, hint = reply
+    return Refused(reason.decode(), ahead, taken, window, num_bytes, hint.decode())
+
+
+def batch_of(reply: Reply) -> Batch:
+    """The answer of lease.lua."""
+    status, branch, trained, now_ms, *rest = reply
+    if not rest:
+        return Batch(status.decode(), branch, trained, now_ms)
+    taken, left, held_by, ready, in_flight, waiting, refused, hint, trash = rest
+    return Batch(
+        status=status.decode(),
+        branch=branch,
+        trained=trained,
+        now_ms=now_ms,
+        taken=tuple(Taken(o, effective, card_of(raw)) for o, effective, raw in _tuples(taken, 3)),
+        left=tuple(
+            Left(o, (card := card_of(raw)).attempt, effective, outcome.decode(), card.index)
+            for o, effective, outcome, raw in _tuples(left, 4)
+        ),
+        held_by=tuple((o, age, worker.decode()) for o, age, worker in _tuples(held_by, 3)),
+        num_ready=ready,
+        num_in_flight=in_flight,
+        num_waiting=waiting,
+        bytes_refused=refused == 1,
+        last_hint=hint.decode(),
+        trash=tuple(key.decode() for key in trash),
+    )
+
+
+def done_of(reply: Reply) -> Done:
+    """The answer of the trainer's other scripts."""
+    status, branch, trained, evaluation, *trash = reply
+    return Done(status.decode(), branch, trained, tuple(key.decode() for key in trash), evaluation.decode())
+
+
+def swept_of(reply: Reply) -> Swept:
+    """The answer of sweep.lua."""
+    expired, dead, guarded, excused, trash = reply
+    return Swept(tuple(expired), tuple(dead), guarded == 1, excused == 1, tuple(key.decode() for key in trash))
+
+
+def card_of(raw: bytes) -> Card:
+    """A card as books.lua packs it: its FIELDS, in order."""
+    values = dict(zip(_FIELDS, msgpack.unpackb(raw, raw=True), strict=True))
+    texts = {name: values[name].decode() for name in ("state", "token", "worker", "key", "reason", "error")}
+    numbers = {name: values[name] for name in ("attempt", "failures", "stales", "excused", "poison", "since_ms")}
+    index = NO_INDEX
+    if texts["key"]:
+        xxh3, tokens, sampled, rewards, source = msgpack.unpackb(values["info"])
+        ranges = tuple(_tuples(msgpack.unpackb(values["ranges"]), 3))
+        index = Index(values["num_bytes"], xxh3, ranges, tuple(tokens), tuple(sampled), tuple(rewards), source)
+    oldest = (values["oldest_branch"], values["oldest_number"])
+    return Card(**texts, **numbers, index=index, oldest=None if oldest[0] < 0 else oldest)
+
+
+def books_of(reply: Reply) -> Books:
+    """The answer of audit.lua: the contents of the ledger's keys, in their order."""
+    found = dict(zip(LEDGER_KEYS, reply, strict=False))
+    run = {name.decode(): value.decode() for name, value in _tuples(found["run"], 2)}
+    books = Books(
+        record={k: v for k, v in run.items() if k not in (*_BOOKKEEPING, *RECORD_NUMBERS, "evaluation")},
+        below={kind: int(run.get(f"below_{kind}", 0)) for kind in CLOSED},
+        cards={int(o): card_of(raw) for o, raw in _tuples(found["cards"], 2)},
+        claims={token.decode(): int(o) for token, o in _tuples(found["claims"], 2)},
+        open=set(_scores(found["open"])),
+        in_flight=_scores(found["in_flight"]),
+        sampling=_scores(found["sampling"]),
+        waiting=set(_scores(found["waiting"])),
+        ready=_scores(found["ready"]),
+        leased=_scores(found["leased"]),
+        taken={int(o) for o in found["taken"]},
+        dead=_scores(found["dead"]),
+        dead_kept=_scores(found["dead_kept"]),
+        closed={kind: set(_scores(found[kind])) for kind in CLOSED},
+        trash={key.decode() for key in found["trash"]},
+        reasons={reason.decode(): int(count) for reason, count in _tuples(found["reasons"], 2)},
+        forks={int(branch): _fork(at) for branch, at in _tuples(found["forks"], 2)},
+        commons={int(branch): int(number) for branch, number in _tuples(found["commons"], 2)},
+    )
+    for name in ("nonce", "evaluation"):
+        setattr(books, name, run.get(name, ""))
+    for name in ("paused", "stopped"):
+        setattr(books, name, run.get(name) == "1")
+    for name in _NUMBERS:
+        setattr(books, name, int(run.get(name, getattr(books, name))))
+    return books
+
+
+def _tuples(flat: Sequence[Any], size: int) -> Iterator[Any]:
+    return zip(*[iter(flat)] * size, strict=True)
+
+
+def _scores(flat: Sequence[bytes]) -> dict[int, int]:
+    return {int(o): int(float(score)) for o, score in _tuples(flat, 2)}
+
+
+def _fork(text: bytes) -> tuple[int, int]:
+    parent, number = text.decode().split(":")
+    return int(parent), int(number)

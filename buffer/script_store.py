@@ -1,0 +1,188 @@
+"""The ledger on a Redis server: one Lua script per transition. What each is given and answers stands in its header."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from buffer.books import STATES, Books, Index
+from buffer.claims import MAX_EXCUSES
+from buffer.closing import MAX_POISON
+from buffer.keys import ledger_key, parse_payload_key
+from buffer.lineage import Ledger
+from buffer.payloads.redis import Blobs, RedisPayloads
+from buffer.redis_replies import (
+    batch_of,
+    books_of,
+    done_of,
+    granted_of,
+    info_blob,
+    ledger_blob,
+    ranges_blob,
+    record_of,
+    swept_of,
+)
+from buffer.scripts import Script, script
+from buffer.store import Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
+
+_MAX_SOURCES = 512
+
+
+class Server(Blobs, Protocol):
+    """What the ledger needs of a server; `redis_store.RedisServer` is one."""
+
+    def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any: ...
+    def hash(self, key: str) -> dict[bytes, bytes]: ...
+    def last_id(self, key: str) -> str: ...
+    def read_stream(self, key: str, after: str, deadline_s: float) -> list[tuple[str, str]]: ...
+    def remove_members(self, key: str, members: Sequence[str]) -> None: ...
+    def close(self) -> None: ...
+
+
+class RedisStore:
+    """See `buffer.store.Store`."""
+
+    def __init__(self, run: str, server: Server, clock: Clock | None = None) -> None:
+        self.run = run
+        self._server = server
+        self._clock = clock
+
+    def of_run(self, run: str) -> "RedisStore":
+        """The store of another run on the same server."""
+        return RedisStore(run, self._server, self._clock)
+
+    def payloads(self) -> RedisPayloads:
+        """The home of payloads on this server."""
+        return RedisPayloads(self._server)
+
+    def register(self, fields: Mapping[str, str]) -> Mapping[str, str]:
+        reply = self._run("register", *(part for item in fields.items() for part in item))
+        return record_of(dict(zip(reply[::2], reply[1::2], strict=True)))
+
+    def record(self) -> Mapping[str, str]:
+        return record_of(self._server.hash(ledger_key(self.run, "run")))
+
+    def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
+        return granted_of(
+            self._run("reserve", token, worker, limits.claim_ms, limits.max_bytes, limits.max_group_bytes)
+        )
+
+    def renew(self, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed:
+        reply = self._run("renew", ordinal, token, limits.claim_ms, *(oldest or (-1, -1)))
+        state, trained, ahead, taken, stopped, effective = reply
+        return Renewed(state.decode(), trained, ahead, taken, stopped == 1, None if effective == b"" else effective)
+
+    def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
+        status, *trash = self._run(
+            "put",
+            *(ordinal, token, key, index.num_bytes, ranges_blob(index), info_blob(index)),
+            *(limits.on_stale, limits.max_stale),
+        )
+        return status.decode(), tuple(name.decode() for name in trash)
+
+    def filter(self, ordinal: int, token: str, reason: str) -> str:
+        return str(self._run("filter", ordinal, token, reason).decode())
+
+    def release(self, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits) -> str:
+        most = (limits.max_attempts, limits.max_dead_bytes)
+        return str(self._run("release", ordinal, token, reason, error, kind, *most).decode())
+
+    def lease(
+        self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
+    ) -> Batch:
+        return batch_of(
+            self._run(
+                "lease",
+                *(branch, number, step, count, oldest_allowed, wait_ms),
+                *(limits.order, limits.on_stale, limits.max_stale, limits.max_bytes, limits.max_group_bytes),
+            )
+        )
+
+    def give_back(self, branch: int, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
+        most = (limits.max_attempts, limits.max_dead_bytes)
+        return done_of(self._run("give_back", branch, reason, *most, *ordinals))
+
+    def advance(self, branch: int, number: int, limit: int, per_version: int, window: int) -> Done:
+        return done_of(self._run("advance", branch, number, limit, per_version, window))
+
+    def commit(self, branch: int, ledger: Ledger) -> Done:
+        return done_of(self._run("commit", branch, ledger_blob(ledger)))
+
+    def recover(
+        self,
+        nonce: str,
+        ledger: Ledger,
+        number: int,
+        limit: int,
+        per_version: int,
+        window: int,
+        seen: int,
+        end: int,
+        limits: Limits,
+    ) -> Done:
+        return done_of(
+            self._run(
+                "recover",
+                *(nonce, ledger_blob(ledger), number, limit, per_version, window, seen, end),
+                *(limits.max_dead_bytes, MAX_POISON),
+            )
+        )
+
+    def sweep(self, limits: Limits) -> Swept:
+        most = (limits.max_attempts, limits.max_dead_bytes, MAX_EXCUSES)
+        return swept_of(self._run("sweep", limits.claim_ms, *most))
+
+    def operate(self, fields: Mapping[str, str]) -> None:
+        self._run("pause", fields.get("paused", ""), fields.get("stopped", ""))
+
+    def evaluate(self, branch: int, label: str) -> Done:
+        return done_of(self._run("evaluate", branch, label))
+
+    def drop(self) -> tuple[str, ...]:
+        return tuple(sorted(key.decode() for key in self._run("drop")))
+
+    def named(self, keys: Sequence[str]) -> set[str]:
+        parsed = [(parts[1], parts[2], key) for key in keys if (parts := parse_payload_key(key))]
+        return {key.decode() for key in self._run("named", *(part for one in parsed for part in one))}
+
+    def forget(self, keys: Iterable[str]) -> None:
+        if members := list(keys):
+            self._server.remove_members(ledger_key(self.run, "trash"), members)
+
+    def books(self) -> Books:
+        return books_of(self._run("audit"))
+
+    def counts(self) -> dict[str, int]:
+        return dict(zip((*STATES, "next_ordinal"), self._run("counts"), strict=True))
+
+    def hint(self) -> str:
+        return self._server.last_id(ledger_key(self.run, "hints"))
+
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float) -> tuple[str, bool]:
+        """The id of the newest hint, and whether one of `kind` came after `after`, which ends the wait.
+
+        A server that lost its tail may give ids below `after`: such a hint is missed, and the deadline ends the wait.
+        """
+        key, deadline = ledger_key(self.run, "hints"), time.monotonic() + deadline_s
+        while (left := deadline - time.monotonic()) > 0:
+            for at, of in self._server.read_stream(key, after, left):
+                after = at
+                if kind in (None, of):
+                    return self._server.last_id(key), True
+        return after, False
+
+    def report(self, source: str, facts: str) -> None:
+        self._run("report", source, facts, _MAX_SOURCES)
+
+    def reports(self) -> dict[str, tuple[int, str]]:
+        found = self._server.hash(ledger_key(self.run, "reports"))
+        parted = {source.decode(): facts.decode().partition(" ") for source, facts in found.items()}
+        return {source: (int(at), facts) for source, (at, _, facts) in parted.items()}
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _run(self, name: str, *arguments: str | bytes | int) -> Any:
+        one = script(name)
+        # "" lets the script ask the server's clock.
+        now: str | int = "" if self._clock is None else self._clock()
+        return self._server.run_script(one, [ledger_key(self.run, key) for key in one.keys], (now, *arguments))

@@ -1,0 +1,41 @@
+"""The Lua scripts as the server gets them: shebang, names of the keys, the shared moves, the script itself."""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from buffer.keys import LEDGER_KEYS
+
+_KEYS, _INCLUDE = "-- KEYS: ", "-- INCLUDE: "
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One transition. `keys` names what it touches, in the order of its KEYS."""
+
+    name: str
+    text: str
+    sha: str
+    keys: tuple[str, ...]
+
+
+@cache
+def script(name: str) -> Script:
+    """Read and compose lua/<name>.lua.
+
+    Its first line is `#!lua` with its flags; `-- KEYS:` names what it touches, `-- INCLUDE:` a file of shared moves.
+    """
+    shebang, _, body = _read(name).partition("\n")
+    lines = body.splitlines()
+    keys = tuple(key for line in lines if line.startswith(_KEYS) for key in line.removeprefix(_KEYS).split())
+    includes = [line.removeprefix(_INCLUDE).strip() for line in lines if line.startswith(_INCLUDE)]
+    if not (shebang.startswith("#!lua") and keys and set(keys) <= set(LEDGER_KEYS)):
+        raise AssertionError(f"lua/{name}.lua has no shebang, or names no keys, or keys that no ledger has")
+    names = ", ".join(f"{key} = KEYS[{i}]" for i, key in enumerate(keys, 1))
+    text = "\n".join([shebang, f"local K = {{ {names} }}", *map(_read, ["books", *includes]), body])
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys)
+
+
+def _read(name: str) -> str:
+    return files("buffer").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")

@@ -1,0 +1,169 @@
+"""The process of the embedded server: its settings, its start, whether it lives and answers, its end."""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from threading import Event
+
+from buffer.errors import ServerLost, ServerRefused
+
+START_S = 300.0
+"""Seconds a start may take: it reads the data of a long run. A server that dies meanwhile ends the wait at once."""
+STOP_S = 30.0
+"""Seconds a stop may take: it writes the end of the append-only file."""
+MAX_SOCKET_PATH = 107
+_RECHECK_S = 0.02
+_never = Event()
+
+
+def start(directory: Path, program: str) -> str:
+    """Start the server and wait until it answers; the path of its socket.
+
+    Raises:
+        ServerLost: it died or did not answer in time; the end of its log is in the message.
+    """
+    path = _new_socket_path()
+    _write_private(directory / "where", f"{socket.gethostname()}\n{path}\n")
+    if not (directory / "password").exists():
+        _write_private(directory / "password", secrets.token_hex(32))
+    settings = {
+        "port": "0",
+        "unixsocket": path,
+        "unixsocketperm": "700",
+        "requirepass": (directory / "password").read_text(),
+        "dir": str(directory),
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "yes",
+        "pidfile": str(directory / "pid"),
+        "logfile": str(directory / "server.log"),
+        "set-proc-title": "no",  # the path of its settings in its command line is how it is told from another process
+    }
+    lines = (f"{name} {_quoted(value)}\n" for name, value in settings.items())
+    _write_private(directory / "server.conf", "".join(lines))
+    (directory / "pid").unlink(missing_ok=True)
+    # With glibc's allocator freed payloads stay with the process, in as many arenas as there are threads.
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
+    command = [program, str(directory / "server.conf")]
+    with (directory / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+    _await_ready(directory, path, process)
+    return path
+
+
+def _await_ready(directory: Path, path: str, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + START_S
+    while ask(path, directory) != "ready":
+        code = process.poll()
+        # It leaves with 0 when it has become a daemon, whose pid is in the file.
+        died = code is not None and (code != 0 or ((directory / "pid").exists() and not alive(directory)))
+        if died or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            log = (directory / "server.log").read_text(errors="replace")[-1500:]
+            raise ServerLost(f"the server of {directory} did not start (code {code}). The end of its log:\n{log}")
+        _never.wait(_RECHECK_S)
+    process.wait()
+
+
+def await_answer(directory: Path, path: str) -> bool:
+    """Whether the server that runs answers on its socket, once it has loaded its data."""
+    deadline = time.monotonic() + START_S
+    while (answer := ask(path, directory)) == "loading" and time.monotonic() < deadline:
+        _never.wait(_RECHECK_S)
+    return answer == "ready"
+
+
+def stop(directory: Path) -> None:
+    """SIGTERM, upon which it writes all it has; SIGKILL if it does not leave in time, which may lose its last
+    second."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + STOP_S
+        if alive(directory):
+            with suppress(ProcessLookupError):  # it left by itself
+                os.kill(pid_of(directory), how)
+        while alive(directory) and time.monotonic() < deadline:
+            _never.wait(_RECHECK_S)
+    if alive(directory):
+        raise ServerLost(
+            f"the server of {directory}, process {pid_of(directory)}, did not end within {STOP_S} s of SIGKILL."
+        )
+    where = directory / "where"
+    if where.exists():
+        shutil.rmtree(Path(where.read_text().splitlines()[1]).parent, ignore_errors=True)
+        where.unlink()
+
+
+def alive(directory: Path) -> bool:
+    """Whether the process of the pid file is our server, and not another one with its number, nor what is left of
+    it."""
+    pid = pid_of(directory)
+    if pid <= 0:
+        return False
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        if Path("/proc/self").exists():
+            return False
+        listed = subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)
+        command = listed.stdout
+    except ProcessLookupError:
+        return False
+    return str(directory / "server.conf").encode() in command  # that of a dead, unburied process is empty
+
+
+def pid_of(directory: Path) -> int:
+    """The number in the pid file; 0 if there is none yet."""
+    try:
+        return int((directory / "pid").read_text())
+    except (FileNotFoundError, ValueError):  # not there, or not yet written
+        return 0
+
+
+def ask(path: str, directory: Path) -> str:
+    """ready, loading, or silent."""
+    password = (directory / "password").read_text()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5.0)
+        try:
+            connection.connect(path)
+            connection.sendall(f"AUTH {password}\r\nPING\r\n".encode())
+            answer = b""
+            while answer.count(b"\r\n") < 2 and (part := connection.recv(4096)):
+                answer += part
+        except OSError:
+            return "silent"
+    return "ready" if b"+PONG" in answer else "loading" if b"LOADING" in answer else "silent"
+
+
+def _new_socket_path() -> str:
+    for parent in (tempfile.gettempdir(), "/tmp"):
+        if len(f"{parent}/asyncrl-12345678/redis.sock".encode()) <= MAX_SOCKET_PATH and os.access(parent, os.W_OK):
+            return f"{tempfile.mkdtemp(prefix='asyncrl-', dir=parent)}/redis.sock"
+    raise ServerRefused(
+        f"no directory for the server's socket: {tempfile.gettempdir()} is too long or not writable, its path may have "
+        f"{MAX_SOCKET_PATH} bytes. Set TMPDIR to a short path, or buffer.url to a server that you run."
+    )
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Mode 0600 from its first byte on, and never half written."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    draft.replace(path)
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
