@@ -26,7 +26,7 @@ from weightsync.acks import Ack, serving
 
 WAIT = "worker waits for a server at its version"
 RECHECK_S = 1.0
-LISTEN_S = 2.0  # longest stay of the listening thread; stopping takes at most this long
+LISTEN_S = 2.0  # longest stay of the listening thread, which a process waits for when it ends
 SUSPECT_S = (0.25, 10.0)  # a server that failed is left alone for so long: the first time, and at most
 
 log = logging.getLogger(__name__)
@@ -97,9 +97,16 @@ class Fleet:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the acks until `stop` is set."""
-        while not stop.is_set():
-            await self.refresh()
-            await waits.in_thread(self._board.wait, LISTEN_S)
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                await self.refresh()
+                listening = asyncio.ensure_future(waits.in_thread(self._board.wait, LISTEN_S))
+                await asyncio.wait((listening, stopping), return_when=asyncio.FIRST_COMPLETED)
+                if listening.done():
+                    listening.result()
+        finally:
+            stopping.cancel()
 
     async def refresh(self) -> None:
         """Read acks and head now, and wake whoever waits for a server."""

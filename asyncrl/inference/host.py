@@ -26,7 +26,7 @@ from asyncrl.inference.stage_dir import StageDir
 from weightsync.errors import WeightsyncError
 from weightsync.receiver import Receiver
 
-LISTEN_S = 2.0  # longest stay of the listening thread; a stop takes at most this long
+LISTEN_S = 2.0  # longest stay of the listening thread, which a process waits for when it ends
 BACK_OFF_S = (0.5, 30.0)  # before the second life, and at most
 
 log = logging.getLogger(__name__)

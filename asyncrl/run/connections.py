@@ -16,7 +16,7 @@ URL = "ASYNCRL_REDIS_URL"
 def redis_url(config: Config) -> Iterator[str]:
     """The address of the run's Redis; the embedded one is found or started, and stopped by its last user."""
     if config.buffer.url is not None:
-        yield config.buffer.url
+        yield config.buffer.url.get_secret_value()
         return
     if URL in os.environ:
         yield os.environ[URL]

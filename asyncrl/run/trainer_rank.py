@@ -23,7 +23,8 @@ from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
 from asyncrl.trainer.parallel import OneRank, ProcessGroup, open_ranks
 from asyncrl.trainer.policy import Policy
 from buffer import label
-from weightsync import Manifest, VersionLog, WeightPublisher
+from weightsync import Manifest, VersionLog
+from weightsync.publisher import WeightPublisher
 
 
 def main(args: argparse.Namespace) -> int:
@@ -72,6 +73,7 @@ async def _train(
             config=config,
             buffer=buffer,
             publisher=publisher,
+            log=log,
             policy=policy,
             algorithm=algorithm,
             gpus=await _gpus(config, log, ranks.rank),

@@ -144,10 +144,13 @@ class _Run:
         """One step, and the version it makes if it is the last of one."""
         seed_step(self.config.run.seed, self.lineage.step)
         async with self.parts.gpus.for_training():
+            # Rank 0 asked for the devices of all ranks, and gives them back when all are done.
+            await waits.blocking("rank waits for the others", self.ranks.barrier)
             with self.reporting.watches.watch("batch"):
                 batch = self.build(groups)
             with self.reporting.watches.watch("update_actor"):
                 tally = self.parts.policy.step(batch)
+            await waits.blocking("rank waits for the others", self.ranks.barrier)
         measure(batch, tally)
         self.lineage.step += 1
         self.steps_since_version += 1

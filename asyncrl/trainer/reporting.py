@@ -61,7 +61,7 @@ class Reporting:
                 "perf/tokens_per_s": self._tokens_per_s,
                 "perf/throughput": self._tokens_per_s / self._parts.collective.world,
                 **self.watches.drain(),
-                **self._waits.drain(),
+                **_without_heartbeat(self._waits.drain()),
             }
         )
 
@@ -94,6 +94,11 @@ class Reporting:
         now_s = time.perf_counter()
         seconds, self._step_began_s = now_s - self._step_began_s, now_s
         return max(seconds, 1e-9)
+
+
+def _without_heartbeat(seconds: dict[str, float]) -> dict[str, float]:
+    """The heartbeat pauses all the time, beside whatever is waited for."""
+    return {name: value for name, value in seconds.items() if not name.endswith(f"/{HEARTBEAT}")}
 
 
 def _consumed(groups: StepGroups) -> dict[str, float]:

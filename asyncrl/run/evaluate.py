@@ -1,0 +1,61 @@
+"""`asyncrl eval`: score a model directory on the held-out prompts, without Redis and without a trainer."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.errors import ConfigError
+from asyncrl.inference.board import FixedBoard
+from asyncrl.inference.client import ServerClient
+from asyncrl.rollout.evaluation import Scores
+from asyncrl.rollout.evaluation import evaluate as play
+from asyncrl.run.missing import make_missing
+from asyncrl.run.rollout_parts import make_parts, vocab_size
+from asyncrl.run.server_parts import server_name, started_server
+
+
+def evaluate(config: Config, model_dir: Path | None) -> dict[str, float]:
+    """Mean reward by data source under the trainer's metric names, and how many answers had none.
+
+    Raises:
+        ConfigError: data.val_files is empty.
+        ServerError: no answer could be had.
+    """
+    if not config.data.val_files:
+        raise ConfigError("data.val_files is empty, so there is nothing to evaluate on. Name the held-out files there.")
+    make_missing(config)
+    scores = asyncio.run(_evaluate(config, model_dir or config.model.path))
+    return {
+        **{f"val-core/{source}/reward/mean@{config.eval.n}": mean for source, mean in scores.mean_reward.items()},
+        "response_length/mean": scores.mean_length,
+        "num_unscored": float(scores.num_unscored),
+        "num_failed": float(sum(scores.failed.values())),
+    }
+
+
+async def _evaluate(config: Config, model_dir: Path) -> Scores:
+    if config.inference.urls:
+        return await _play(config, model_dir, config.inference.urls)
+    with tempfile.TemporaryDirectory(prefix="asyncrl-eval-") as scratch:
+        server = started_server(config, server_name(0), 0, model_dir=model_dir, logs=Path(scratch))
+        url = server.url()
+        client = ServerClient(url, vocab_size=vocab_size(model_dir))
+        try:
+            await server.begin(url, Path(scratch), client)
+            return await _play(config, model_dir, (url,))
+        finally:
+            await client.close()
+            await server.end()
+
+
+async def _play(config: Config, model_dir: Path, urls: tuple[str, ...]) -> Scores:
+    parts = make_parts(config, FixedBoard(urls), model_dir)
+    assert parts.held_out is not None  # evaluate() checks the files
+    try:
+        await parts.rewards.start()
+        await parts.fleet.refresh()
+        return await play(parts.player, parts.held_out, slots=config.rollout.slots)
+    finally:
+        parts.rewards.close()
+        await parts.fleet.close()

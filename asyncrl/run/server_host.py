@@ -1,0 +1,75 @@
+"""The process of one host: make its parts, look after its server until it is asked to stop."""
+
+import argparse
+import asyncio
+import os
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.inference.activation import Pausing
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.host import Host, HostSettings
+from asyncrl.inference.server import ManagedServer
+from asyncrl.inference.stage_dir import StageDir
+from asyncrl.run.connections import URL, open_buffer, open_weights
+from asyncrl.run.handover import read_config
+from asyncrl.run.rollout_parts import vocab_size
+from asyncrl.run.server_parts import adopted_server, server_name, started_server
+from asyncrl.run.signals import stop_event
+from weightsync import Receiver
+
+RENEWALS_PER_LEASE = 4  # one lost renewal must not take a living server out of rotation
+
+
+def main(args: argparse.Namespace) -> int:
+    """Entry of the role."""
+    asyncio.run(_look_after(read_config(args.config), args.index, args.url))
+    return 0
+
+
+async def _look_after(config: Config, index: int, adopted_url: str) -> None:
+    url, stop = os.environ[URL], stop_event()
+    log, transport = open_weights(config, url)
+    name = server_name(index, adopted=bool(adopted_url))
+    vocabulary = vocab_size(config.model.path)
+
+    def make_receiver(incarnation: str, server_url: str, stage_dir: Path) -> Receiver:
+        return Receiver(
+            log,
+            transport,
+            config.weightsync,
+            server=name,
+            incarnation=incarnation,
+            url=server_url,
+            stage_dir=stage_dir,
+            model_dir=config.model.path,
+        )
+
+    server: ManagedServer
+    if adopted_url:
+        server, stage = (
+            adopted_server(config, name, adopted_url),
+            StageDir.of_adopted(config.weightsync.stage_dir, name),
+        )
+    else:
+        logs = config.run.directory / "rollout"
+        server = started_server(config, name, index, model_dir=config.model.path, logs=logs)
+        stage = StageDir.of_started(config.weightsync.stage_dir, config.run.directory, name)
+    with open_buffer(config, url) as buffer:
+        host = Host(
+            server,
+            stage=stage,
+            make_client=lambda address: ServerClient(address, vocab_size=vocabulary),
+            make_receiver=make_receiver,
+            pausing=Pausing(
+                kv=config.weightsync.kv,
+                num_ranks=config.inference.tp,
+                deadline_s=config.weightsync.activate_deadline_s,
+            ),
+            settings=HostSettings(
+                max_restarts=config.inference.max_restarts,
+                renew_every_s=min(2.0, config.weightsync.ack_lease_s / RENEWALS_PER_LEASE),
+            ),
+            report=buffer.report,
+        )
+        await host.run(stop)

@@ -1,0 +1,54 @@
+"""How this machine's servers are started, from the config: for a host of the run and for `asyncrl eval` alike."""
+
+import socket
+from pathlib import Path
+
+from asyncrl.config import Config
+from asyncrl.inference.launcher import LaunchSpec, choose_port
+from asyncrl.inference.server import AdoptedServer, StartedServer
+from asyncrl.run.devices import num_devices
+
+
+def server_name(index: int, *, adopted: bool = False) -> str:
+    """Name of a server in acks and reports: unique over the machines of a run, the same after a restart."""
+    return f"{socket.gethostname()}-{'adopted' if adopted else 'server'}-{index}"
+
+
+def adopted_server(config: Config, name: str, url: str) -> AdoptedServer:
+    """A server that somebody else runs."""
+    return AdoptedServer(name, url, wait_s=config.inference.start_timeout_s)
+
+
+def started_server(config: Config, name: str, index: int, *, model_dir: Path, logs: Path) -> StartedServer:
+    """A server that this machine starts with the weights of `model_dir`, which are its version 0.0."""
+    inference = config.inference
+    wanted = inference.base_port + index if inference.base_port else 0
+
+    def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
+        return LaunchSpec(
+            model_dir,
+            inference.host,
+            port,
+            stage_dir,
+            config.model.wire_dtype,
+            inference.max_running_requests,
+            inference.context_length,
+            config.run.seed,
+            compute_dtype=inference.compute_dtype,
+            tp=inference.tp,
+            python=inference.python,
+            on_cpu=num_devices() == 0,
+            shares_devices=config.plan.shares_gpus,
+            extra_args=inference.extra_args,
+        )
+
+    return StartedServer(
+        name,
+        engine=inference.engine,
+        make_spec=make_spec,
+        choose_port=lambda: choose_port(inference.host, wanted),
+        host=inference.host,
+        log=logs / f"{name}.log",
+        start_timeout_s=inference.start_timeout_s,
+        stop_timeout_s=config.cluster.stop_timeout_s / 2,  # the rest is for the host that stops it
+    )
