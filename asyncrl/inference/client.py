@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.errors import ServerError
+from asyncrl.inference.batching import Batcher, Question
 from asyncrl.inference.connections import Connections
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
 from asyncrl.inference.protocol import (
@@ -49,9 +51,11 @@ class ServerClient:
         self._connections = Connections(self.url, headers)
         # Abort matches by prefix, so no id may begin with another: all have one length.
         self._ids, self._num_requests = uuid.uuid4().hex, 0
+        self._batcher = Batcher(self._ask)
 
     async def close(self) -> None:
-        """Close idle connections."""
+        """Give up what is asked now, and close idle connections."""
+        self._batcher.close()
         await self._connections.close()
 
     async def generate(
@@ -76,20 +80,42 @@ class ServerClient:
                 "sent: it would kill the server. The tokenizer does not belong to model.path."
             )
         self._num_requests += 1
+        question = Question(f"{self._ids}{self._num_requests:010x}", token_ids, sampling, extra_key, deadline_s)
+        if question.is_short:
+            return await self._batcher.answer(question)
+        answer = (await self._ask((question,)))[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def _ask(self, questions: Sequence[Question]) -> list[Answer | Exception]:
+        """One request for all of them, which have one key."""
+        alone, first = len(questions) == 1, questions[0]
+        ids, sampling = [q.token_ids for q in questions], [q.sampling.to_json() for q in questions]
+        rids = [q.rid for q in questions]
         request: dict[str, object] = {
-            "input_ids": token_ids,
-            "sampling_params": sampling.to_json(),
-            "rid": f"{self._ids}{self._num_requests:010x}",
+            "input_ids": ids[0] if alone else ids,
+            "sampling_params": sampling[0] if alone else sampling,
+            "rid": rids[0] if alone else rids,
             "return_logprob": True,
             "logprob_start_len": -1,
             "stream": False,
         }
-        if extra_key is not None:
-            request["extra_key"] = extra_key
-        body = await self._call("POST", "/generate", request, deadline_s)
-        if not isinstance(body, Mapping):
-            raise MalformedAnswer("shape", f"{self.url}/generate: expected one answer, found {str(body)[:200]}")
-        return parse_answer(body, f"{self.url}/generate")
+        if first.extra_key is not None:
+            request["extra_key"] = first.extra_key
+        body = await self._call("POST", "/generate", request, first.deadline_s)
+        bodies = [body] if alone else body
+        if not isinstance(bodies, list) or len(bodies) != len(questions) or not isinstance(bodies[0], Mapping):
+            raise MalformedAnswer(
+                "shape", f"{self.url}/generate: expected {len(questions)} answers, found {str(body)[:200]}"
+            )
+        return [self._parsed(one) for one in bodies]
+
+    def _parsed(self, body: Mapping[str, Any]) -> Answer | Exception:
+        try:
+            return parse_answer(body, f"{self.url}/generate")
+        except ServerError as error:
+            return error
 
     async def model_info(self, deadline_s: float = 10.0) -> ModelInfo:
         """What the server serves; answers also while paused, so it is the probe."""

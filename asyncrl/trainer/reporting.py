@@ -106,7 +106,9 @@ def _consumed(groups: StepGroups) -> dict[str, float]:
     lags, ages = [entry.lag for entry in groups.entries], [entry.age_s for entry in groups.entries]
     if not lags:
         return {}
+    histogram = {f"training/off_policy/lag/{lag}": float(lags.count(lag)) for lag in sorted(set(lags))}
     return {
+        **histogram,
         "buffer/num_groups": float(len(lags)),
         "buffer/num_bytes": float(sum(entry.num_bytes for entry in groups.entries)),
         "buffer/lag_max": float(max(lags)),
