@@ -2,16 +2,19 @@
 
 import logging
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 from weightsync import chain
 from weightsync.buckets import BucketPlan
+from weightsync.collective import Collective, from_all
 from weightsync.digest import total
 from weightsync.errors import BaseMismatch, Fenced, LogLost, OriginMismatch, PublishFailed, TransportError
 from weightsync.log.base import VersionLog
-from weightsync.log.records import Part, Upload, VersionRecord
+from weightsync.log.records import Part, Upload, VersionRecord, pack_anchor
 from weightsync.manifest import Manifest
-from weightsync.transport.base import Transport
+from weightsync.transport.base import Transport, upload_prefix
+from weightsync.uploader import Uploaded
 from weightsync.versions import ORIGIN, label, unpack
 
 logger = logging.getLogger(__name__)
@@ -146,6 +149,17 @@ class RankZero:
         except TransportError as error:
             logger.warning("weightsync: parts under %s stay until the next prune: %s", prefix, error)
 
+    def held(self, version: int) -> tuple[bytes, bytes | None]:
+        """A version's record and anchor as bytes, for the other ranks. Raises PublishFailed if it is gone."""
+        record = self._log.record(version)
+        if record is None:
+            raise PublishFailed(f"the log lost its head {label(version)} meanwhile; publish it again.")
+        return record.to_bytes(), None if record.anchor is None else pack_anchor(record.anchor)
+
+    def prefix(self, upload: Upload) -> str:
+        """What the keys of an upload's parts start with."""
+        return upload_prefix(self._log.run, upload)
+
     def _is_ours(self, record: VersionRecord) -> bool:
         held = self._log.record(record.version)
         return held is not None and held.nonce == record.nonce
@@ -156,3 +170,29 @@ class RankZero:
         except LogLost:
             return False
         return True
+
+
+def put_everywhere(
+    ranks: Collective, zero: RankZero, upload: Upload, put: Callable[[str], Uploaded]
+) -> tuple[Uploaded, list[RankTable]]:
+    """Upload on every rank, a collective: all know what all put, or all fail and what was put is deleted.
+
+    Args:
+        put: puts this rank's parts under a prefix.
+    Returns:
+        What this rank put, and the tables of all.
+    """
+    prefix = zero.prefix(upload)
+    done: list[Uploaded] = []
+
+    def told() -> RankTable:
+        done.append(put(prefix))
+        return done[0].parts, done[0].unchanged, done[0].num_changed, done[0].gain
+
+    try:
+        tables = from_all(ranks, told)
+    except BaseException:
+        if ranks.rank == 0:
+            zero.discard(prefix)
+        raise
+    return done[0], tables

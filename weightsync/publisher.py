@@ -19,7 +19,7 @@ from weightsync import sweeper
 from weightsync.buckets import BucketPlan
 from weightsync.codec import FrameHeader
 from weightsync.collective import Alone, Collective, from_all, from_rank_zero
-from weightsync.commit import RankTable, RankZero
+from weightsync.commit import RankZero, put_everywhere
 from weightsync.config import WeightsyncConfig
 from weightsync.digest import digest_of_model_dir, total
 from weightsync.errors import (
@@ -33,14 +33,14 @@ from weightsync.errors import (
 )
 from weightsync.layout import Segment
 from weightsync.log.base import VersionLog
-from weightsync.log.records import Upload
+from weightsync.log.records import Upload, VersionRecord
 from weightsync.manifest import Manifest
 from weightsync.reader import Reader
 from weightsync.rebuild import bring_to_head
 from weightsync.report import Clock, PublishReport
 from weightsync.shard import LocalShard, ShardWords
 from weightsync.snapshot import Snapshot
-from weightsync.transport.base import Deadline, Transport, upload_prefix
+from weightsync.transport.base import Deadline, Transport
 from weightsync.uploader import Uploaded, Uploader
 from weightsync.versions import label, unpack
 
@@ -173,7 +173,7 @@ class WeightPublisher:
             Fenced: a newer branch owns the log; nothing was deleted.
         """
         with self._lock:
-            if self._ranks.rank != 0 or self._branch is None:
+            if self._ranks.rank or self._branch is None:
                 return 0
             return sweeper.sweep(self._log, self._transport, self._branch, self._config.keep_deltas)
 
@@ -183,9 +183,7 @@ class WeightPublisher:
         self._align(head, deadline)
         clock.lap("align")
         if head == version:
-            held = self._log.record(version)
-            if held is None:
-                raise PublishFailed(f"the log lost its head {label(version)} meanwhile; publish it again.")
+            held = VersionRecord.from_bytes(*from_rank_zero(self._ranks, lambda: self._zero.held(version)))
             return PublishReport.of(held, clock.seconds, repeated=True)
         words = ShardWords(self._shards())
         clock.lap("shards")
@@ -193,12 +191,20 @@ class WeightPublisher:
         if base is None:
             fresh = Snapshot.capture(plan, self._ranks.rank, version, words.of)
             upload = Upload(version, version, nonce, plan.plan_id, ())
-            _, tables = self._put(upload, lambda prefix: self._uploader.anchor(fresh, prefix, self._layout, deadline))
+            _, tables = put_everywhere(
+                self._ranks,
+                self._zero,
+                upload,
+                lambda prefix: self._uploader.anchor(fresh, prefix, self._layout, deadline),
+            )
         else:
             header = FrameHeader(self._layout, base.version, version, 0)
             upload = Upload(version, base.version, nonce, plan.plan_id, ())
-            mine, tables = self._put(
-                upload, lambda prefix: self._uploader.delta(base, words.of, prefix, header, deadline)
+            mine, tables = put_everywhere(
+                self._ranks,
+                self._zero,
+                upload,
+                lambda prefix: self._uploader.delta(base, words.of, prefix, header, deadline),
             )
         clock.lap("upload")
         num_words = self._manifest.num_words
@@ -231,30 +237,13 @@ class WeightPublisher:
 
         try:
             found = total(from_all(self._ranks, bring))
-            if found != (expected := self._log.digest_of(head)):
+            if found != (expected := from_rank_zero(self._ranks, lambda: self._log.digest_of(head))):
                 raise DigestMismatch(
                     f"the log makes {found:016x} of head {label(head)}, expected {expected or 0:016x}."
                 )
             self._snapshot = aligned[0]
         except (ChainBroken, DigestMismatch, TransportError) as error:
             logger.warning("weightsync: no snapshot of head (%s); the next version is published whole", error)
-
-    def _put(self, upload: Upload, put: Callable[[str], Uploaded]) -> tuple[Uploaded, list[RankTable]]:
-        """Upload on every rank; all know what all put, or all fail and nothing is left."""
-        prefix = upload_prefix(self._log.run, upload)
-        done: list[Uploaded] = []
-
-        def told() -> RankTable:
-            done.append(put(prefix))
-            return done[0].parts, done[0].unchanged, done[0].num_changed, done[0].gain
-
-        try:
-            tables = from_all(self._ranks, told)
-        except BaseException:
-            if self._ranks.rank == 0:
-                self._zero.discard(prefix)
-            raise
-        return done[0], tables
 
     def _advance(self, snapshot: Snapshot, uploaded: Uploaded, header: FrameHeader) -> None:
         def apply() -> None:
@@ -274,16 +263,30 @@ class WeightPublisher:
             if self._snapshot is not None and from_rank_zero(self._ranks, lambda: self._zero.anchor_due(interval)):
                 self._write_anchor(self._snapshot, deadline)
                 return True, None
-        except (TransportError, LogLost) as error:
+        except (TransportError, LogLost, DigestMismatch) as error:
             logger.warning("weightsync: the anchor that is due was not written: %s", error)
             return False, str(error)
         return False, None
 
     def _write_anchor(self, snapshot: Snapshot, deadline: Deadline) -> None:
         version, branch, plan = snapshot.version, self._branch, snapshot.plan
+        # An anchor is how servers recover, so it must not hand on what memory or a bug did to the snapshot.
+        found = total(from_all(self._ranks, snapshot.measure))
+        expected = from_rank_zero(self._ranks, lambda: self._log.digest_of(version))
+        if found != expected:
+            self._snapshot = None
+            raise DigestMismatch(
+                f"the snapshot of {label(version)} has digest {found:016x}, published {expected or 0:016x}: it is "
+                "dropped, and the next version goes whole."
+            )
         nonce = from_rank_zero(self._ranks, lambda: secrets.token_hex(8))
         upload = Upload(version, version, nonce, plan.plan_id, ())
-        _, tables = self._put(upload, lambda prefix: self._uploader.anchor(snapshot, prefix, self._layout, deadline))
+        _, tables = put_everywhere(
+            self._ranks,
+            self._zero,
+            upload,
+            lambda prefix: self._uploader.anchor(snapshot, prefix, self._layout, deadline),
+        )
         assert branch is not None
         from_rank_zero(self._ranks, lambda: self._zero.commit_anchor(branch, upload, tables))
 

@@ -51,10 +51,11 @@ class Snapshot:
         """This rank's share of the version's digest."""
         return total(self.digests.values())
 
-    def measure(self) -> None:
-        """Take every bucket's digest from its words."""
+    def measure(self) -> int:
+        """Take every bucket's digest from its words; returns this rank's share."""
         for bucket in self.buckets:
             self.digests[bucket.id] = _digest_of(self.words[bucket.id], bucket, self.plan)
+        return self.digest()
 
     def advance(self, frames: Iterable[tuple[Bucket, bytes]], header: FrameHeader, key: bytes | None) -> None:
         """Apply the rank's own frames of a version that head names now.
