@@ -40,6 +40,7 @@ class FakeServer:
     script: deque[object] = field(default_factory=deque)
     requests: list[tuple[str, Any]] = field(default_factory=list)
     hold: bool = False
+    refused: list[int] | None = None
     paused: str | None = None
     session: bool = False
     asleep: bool = False
@@ -90,7 +91,7 @@ class FakeServer:
                 await self.send(writer, *reply)
                 if self.close_after:
                     return
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             return
         finally:
             self.writers.discard(writer)
@@ -115,12 +116,27 @@ class FakeServer:
         handler = getattr(self, "do" + path.replace("/", "_"), None)
         return (404, {"detail": "Not Found"}) if handler is None else handler(body)
 
+    def questions(self) -> list[dict[str, Any]]:
+        """What was asked of /generate, one body for each question of a batch."""
+        return [one for body in self.bodies("/generate") for one in split(body)]
+
     async def generate(self, body: dict[str, Any]) -> Any:
         special = self.script.popleft() if self.script else None
         if special is not None and not isinstance(special, str):
             return special
         if special == DROP:
             return DROP
+        if self.refused is not None and any(one["input_ids"] == self.refused for one in split(body)):
+            return 400, {"error": "one of the prompts is too long"}
+        questions = split(body)
+        # What is ordered of one request of a batch is ordered of its first question.
+        orders = [special, *[None] * (len(questions) - 1)]
+        replies = await asyncio.gather(*map(self.answer_one, questions, orders))
+        failed = next((reply for reply in replies if reply[0] != 200), None)
+        answers = [answer for _, answer in replies]
+        return failed or (200, answers if isinstance(body["input_ids"][0], list) else answers[0])
+
+    async def answer_one(self, body: dict[str, Any], special: str | None) -> Any:
         rid = body["rid"]
         if rid in self.running:
             return 400, {"error": "Duplicate request ID detected"}
@@ -231,6 +247,14 @@ class FakeServer:
     def do_resume_memory_occupation(self, body: Any) -> Reply:
         self.asleep = False
         return 200, None
+
+
+def split(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A body as one for each of its questions."""
+    if not isinstance(body["input_ids"][0], list):
+        return [body]
+    each = zip(body["input_ids"], body["sampling_params"], body["rid"], strict=True)
+    return [{**body, "input_ids": ids, "sampling_params": sampling, "rid": rid} for ids, sampling, rid in each]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ async def test_a_request_says_every_sampling_parameter_and_its_cache_key() -> No
     with running_fake(label="1.3") as server:
         answer = await client_of(server).generate([1, 5], SAMPLING, extra_key="1.3", deadline_s=5.0)
         assert answer.finish_reason == "stop"
-        (body,) = server.bodies("/generate")
+        (body,) = server.questions()
         assert body["sampling_params"] == {
             "max_new_tokens": 8,
             "temperature": 1.0,
@@ -42,7 +42,7 @@ async def test_no_request_id_begins_with_another_because_abort_matches_prefixes(
         client = client_of(server)
         for _ in range(20):
             await client.generate([1], SAMPLING, extra_key=None, deadline_s=5.0)
-        ids = [body["rid"] for body in server.bodies("/generate")]
+        ids = [body["rid"] for body in server.questions()]
         assert len(set(ids)) == 20
         assert len({len(one) for one in ids}) == 1
 
@@ -65,7 +65,7 @@ async def test_an_id_outside_the_vocabulary_is_not_sent(ids: list[int]) -> None:
         ((429, {"error": "slow down"}), ServerUnavailable, "429"),
         ((400, {"error": {"message": "input is too long"}}), RequestRefused, "input is too long"),
         ((200, b"<html>"), MalformedAnswer, "not JSON"),
-        ((200, [{"output_ids": []}]), MalformedAnswer, "expected one answer"),
+        ((200, [{"output_ids": []}]), MalformedAnswer, "expected 1 answers"),
     ],
 )
 @in_event_loop

@@ -1,6 +1,8 @@
 """Replies as bytes on the wire, well-formed and not."""
 
 import asyncio
+import socket
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -75,6 +77,26 @@ async def test_a_connection_that_the_server_closes_after_its_reply_is_not_used_a
         await connections.request("GET", "/a", deadline_s=5.0)
         with pytest.raises(ServerUnavailable, match="dropped"):
             await connections.request("GET", "/b", deadline_s=5.0)
+
+
+@in_event_loop
+async def test_a_server_that_sends_head_and_body_apart_is_not_slowed_down_by_delayed_acknowledgements() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+            writer.write(b"ok")
+
+    # A socket made like this one leaves Nagle's algorithm on for the connections it accepts.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    server = await asyncio.start_server(serve, sock=listener)
+    connections = Connections(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    started = time.monotonic()
+    for _ in range(50):
+        await connections.request("GET", "/a", deadline_s=5.0)
+    assert time.monotonic() - started < 1.0, "50 delayed acknowledgements take 2 seconds"
+    await connections.close()
+    server.close()
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1:30000", "ftp://host", "http://"])

@@ -97,7 +97,7 @@ async def test_tokens_carry_the_version_and_the_digest_that_the_server_acknowled
     answer = await ask(fleet)
     assert answer.spans == (Span(V1, V1 * 10, len(answer.token_ids)),)
     assert answer.finish_reason == "stop"
-    assert server.bodies("/generate")[0]["extra_key"] == "1.1"
+    assert server.questions()[0]["extra_key"] == "1.1"
     await fleet.close()
 
 
@@ -173,9 +173,9 @@ async def test_requests_go_to_the_server_with_the_fewest_in_flight_but_an_episod
     fleet, session = await setting.fleet(), Session()
     tasks = [asyncio.create_task(ask(fleet)) for _ in range(6)]
     tasks.append(asyncio.create_task(ask(fleet, session=session)))
-    while sum(len(server.bodies("/generate")) for server in servers) < 7:
+    while sum(len(server.questions()) for server in servers) < 7:
         await asyncio.wait(tasks, timeout=0.01)
-    assert sorted(len(server.bodies("/generate")) for server in servers) == [3, 4]
+    assert sorted(len(server.questions()) for server in servers) == [3, 4]
     assert sum(fleet.num_in_flight().values()) == 7
     for server in servers:
         server.release()

@@ -18,9 +18,7 @@ from tests.support.char_chat import CharChat
 from tests.support.event_loop import in_event_loop
 from tests.support.fake_sglang import VOCAB, FakeServer, running_fake
 
-ROWS = [
-    PromptRow(i, "odd" if i % 2 else "even", ({"role": "user", "content": str(i)},), None, {}) for i in range(4)
-]
+ROWS = [PromptRow(i, "odd" if i % 2 else "even", ({"role": "user", "content": str(i)},), None, {}) for i in range(4)]
 
 
 class ByIndex:
@@ -77,17 +75,16 @@ async def test_rewards_are_averaged_by_source_and_failed_ones_are_counted_apart(
 
 @in_event_loop
 async def test_an_episode_that_could_not_be_played_is_no_wrong_answer() -> None:
-    with running_fake() as server:
-        server.script.append((400, {"error": "too long"}))
+    with running_fake(refused=CharChat().render(ROWS[1].messages)) as server:
         scores = await scores_on(server)
-    assert dict(scores.failed) == {"request_refused": 1}
-    assert sum(scores.num_scored.values()) + scores.num_unscored == 7
+    assert dict(scores.failed) == {"request_refused": 2}
+    assert sum(scores.num_scored.values()) + scores.num_unscored == 6
 
 
 @in_event_loop
 async def test_without_one_answer_there_is_no_score() -> None:
     with running_fake() as server:
-        server.script.extend([(400, {"error": "too long"})] * 8)
+        server.script.extend([(400, {"error": "too long"})] * 40)
         with pytest.raises(ServerError, match="too long"):
             await scores_on(server)
         with pytest.raises(ServerError, match=r"data\.val_files"):

@@ -10,6 +10,7 @@ import pytest
 from asyncrl import waits
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import Message, Reward, StepResult
+from asyncrl.inference.batching import MAX_TOKENS
 from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
@@ -68,7 +69,9 @@ class Cluster:
     def train(self, *, limit: int = 0, per_version: int = 2) -> None:
         self.branch = self.buffer.recover("nonce", None, number=0, limit=limit, groups_per_version=per_version)
 
-    def worker(self, *, slots: int = 8, stop_timeout_s: float = 10.0, renew_every_s: float = 15.0) -> Worker:
+    def worker(
+        self, *, slots: int = 8, stop_timeout_s: float = 10.0, renew_every_s: float = 15.0, max_new_tokens: int = 8
+    ) -> Worker:
         fleet = Fleet(
             FixedBoard([server.url for server in self.servers]),
             lambda url: ServerClient(url, vocab_size=VOCAB),
@@ -79,10 +82,10 @@ class Cluster:
             temperature=1.0,
             top_p=1.0,
             top_k=-1,
-            max_new_tokens=8,
+            max_new_tokens=max_new_tokens,
             max_turns=1,
             max_attempts=2,
-            context_length=64,
+            context_length=128,
             max_prompt_tokens=60,
             truncation="error",
         )
@@ -157,7 +160,7 @@ async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(clust
         assert [trajectory.reward for trajectory in group.trajectories] == [order.index(group.ordinal)] * GROUP
         assert group.number_ranges() == {0: (0, 0)}
         assert all(not trajectory.extra_info for trajectory in group.trajectories), "text is for evaluations only"
-    seeds = [body["sampling_params"]["sampling_seed"] for body in server.bodies("/generate")]
+    seeds = [body["sampling_params"]["sampling_seed"] for body in server.questions()]
     assert len(set(seeds)) == len(seeds) >= 2 * GROUP
 
 
@@ -201,7 +204,7 @@ async def test_a_straggler_holds_one_slot_and_the_next_prompt_gets_the_others(cl
     server = cluster.server()
     cluster.train(per_version=3)
     server.script.append("hold")
-    async with cluster.working(slots=GROUP):
+    async with cluster.working(slots=GROUP, max_new_tokens=MAX_TOKENS + 1):
         await cluster.counted(ready=2, in_flight=1)
         server.release()
         assert len(await cluster.lease(3)) == 3

@@ -1,0 +1,148 @@
+"""Real parts of a rollout cluster for integration tests: publisher, version log, hosts, local servers, a fleet."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from asyncrl import waits
+from asyncrl.inference.activation import Kv, Pausing
+from asyncrl.inference.board import LogBoard
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.fleet import Fleet, FleetLimits
+from asyncrl.inference.host import Host, HostSettings
+from asyncrl.inference.launcher import LaunchSpec, choose_port
+from asyncrl.inference.server import StartedServer
+from asyncrl.inference.stage_dir import StageDir
+from buffer.versions import pack
+from tests.support.tiny_policy import VOCABULARY, write_tiny_model
+from weightsync.config import WeightsyncConfig
+from weightsync.log import VersionLog, open_log
+from weightsync.manifest import Manifest
+from weightsync.publisher import WeightPublisher
+from weightsync.receiver import Receiver
+from weightsync.shard import shards_of
+from weightsync.transport import open_transport
+
+CONTEXT = 64
+
+
+class Trainer:
+    """The weights of a tiny model, and their publisher."""
+
+    def __init__(self, model_dir: Path, log: VersionLog, config: WeightsyncConfig, branch: int = 1) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+        self.branch, self.number = branch, 0
+        transport = open_transport(config, "", "run")
+        self.publisher = WeightPublisher(
+            Manifest.from_model_dir(model_dir, "bfloat16"),
+            lambda: shards_of(self.model.named_parameters(), "bfloat16"),
+            log,
+            transport,
+            config,
+        )
+        self.publisher.publish_origin(model_dir)
+        self.publisher.claim(branch)
+
+    def step(self, scale: float = 1e-2) -> int:
+        """Change the weights a little and publish them; the packed version."""
+        self.number += 1
+        generator = torch.Generator().manual_seed(self.number)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
+        version = pack(self.branch, self.number)
+        self.publisher.publish(version)
+        return version
+
+
+class RolloutCluster:
+    """A version log and parts in folders, and what runs over them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.model_dir = write_tiny_model(directory / "model")
+        self.config = WeightsyncConfig(directory=str(directory / "parts"), stage_dir=str(directory / "stage"))
+        self.log = open_log(str(directory / "log"), "run")
+        self.reports: dict[str, Mapping[str, float | str]] = {}
+        self.servers: dict[str, StartedServer] = {}
+
+    def trainer(self, branch: int = 1) -> Trainer:
+        """A trainer of the run."""
+        return Trainer(self.model_dir, self.log, self.config, branch)
+
+    def client(self, url: str) -> ServerClient:
+        """A client that knows the model's vocabulary."""
+        return ServerClient(url, vocab_size=VOCABULARY)
+
+    def host(self, name: str = "server-0", kv: Kv = "recompute") -> Host:
+        """A host of a local server."""
+
+        def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
+            return LaunchSpec(self.model_dir, "127.0.0.1", port, stage_dir, "bfloat16", 64, CONTEXT, 0)
+
+        server = self.servers[name] = StartedServer(
+            name,
+            engine="local",
+            make_spec=make_spec,
+            choose_port=lambda: choose_port("127.0.0.1", 0),
+            host="127.0.0.1",
+            log=self.directory / f"{name}.log",
+            start_timeout_s=60.0,
+        )
+
+        def make_receiver(incarnation: str, url: str, stage_dir: Path) -> Receiver:
+            return Receiver(
+                self.log,
+                open_transport(self.config, "", "run"),
+                self.config,
+                server=name,
+                incarnation=incarnation,
+                url=url,
+                stage_dir=stage_dir,
+                model_dir=self.model_dir,
+            )
+
+        return Host(
+            server,
+            stage=StageDir.of_started(self.config.stage_dir, self.directory, name),
+            make_client=self.client,
+            make_receiver=make_receiver,
+            pausing=Pausing(kv=kv, num_ranks=1, deadline_s=self.config.activate_deadline_s),
+            settings=HostSettings(max_restarts=3, renew_every_s=0.5),
+            report=lambda name, facts: self.reports.__setitem__(name, facts),
+        )
+
+    @asynccontextmanager
+    async def running(self, *hosts: Host) -> AsyncIterator[Fleet]:
+        """Hosts, and a fleet over their servers, during the block."""
+        stop = asyncio.Event()
+        fleet = Fleet(LogBoard(self.log), self.client, FleetLimits(request_timeout_s=30.0, server_wait_s=60.0))
+        tasks = [asyncio.create_task(part.run(stop)) for part in (*hosts, fleet)]
+        try:
+            yield fleet
+        finally:
+            stop.set()
+            done = await asyncio.gather(*tasks, return_exceptions=True)
+            await fleet.close()
+        for result in done:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def serving(self, version: int, name: str = "server-0") -> str:
+        """Wait until the server has acknowledged `version` as served; its incarnation."""
+
+        def attempt() -> str | None:
+            ack = self.log.acks().get(name)
+            return ack.incarnation if ack is not None and (ack.version, ack.state) == (version, "serving") else None
+
+        return await waits.until(
+            "test",
+            attempt,
+            why=lambda: f"{self.log.servers()} {self.log.acks()} {self.reports}",
+            wake=self.log.watch(("server",)).wait,
+            deadline_s=60.0,
+        )
