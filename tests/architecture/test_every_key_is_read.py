@@ -111,6 +111,18 @@ def test_a_field_is_read_through_parameters_aliases_and_attributes_of_self() -> 
     )
 
 
+def test_a_field_is_read_through_what_a_base_class_holds() -> None:
+    source = """
+    class Base:
+        def __init__(self, config: RolloutConfig) -> None:
+            self._config = config
+    class Side(Base):
+        def f(self) -> int:
+            return self._config.n
+    """
+    assert reads(source) == {"RolloutConfig.n"}
+
+
 def test_an_attribute_of_that_name_on_another_object_is_no_reading() -> None:
     assert reads("def f(shape: Shape, config: Config): return shape.n + other.slots") == set()
 

@@ -39,6 +39,7 @@ class _World:
 
     sections: Sections
     classes: set[str] = field(default_factory=set)
+    bases: dict[str, list[str]] = field(default_factory=dict)
     attributes: dict[Key, str | None] = field(default_factory=dict)
     returns: dict[Key, str | None] = field(default_factory=dict)
     reads: set[Key] = field(default_factory=set)
@@ -48,6 +49,17 @@ class _World:
         """Remember a type; two different ones for a name mean that it is not known."""
         if kind is not None:
             table[key] = kind if table.get(key, kind) == kind else None
+
+    def member(self, table: Mapping[Key, str | None], owner: str, name: str) -> str | None:
+        """A class's entry in a table of attributes or return values, or that of a class it inherits from."""
+        todo, seen = [owner], set[str]()
+        while todo:
+            kind = todo.pop(0)
+            if (kind, name) in table:
+                return table[kind, name]
+            seen.add(kind)
+            todo += [base for base in self.bases.get(kind, ()) if base not in seen]
+        return None
 
     def meaning(self, annotation: ast.expr | None) -> str | None:
         """The class that an annotation names, None being left aside; None if it names no class of ours."""
@@ -83,6 +95,9 @@ def reads_of(sources: Mapping[str, str], config_sources: Mapping[str, str], sect
     config_trees = [ast.parse(text) for text in config_sources.values()]
     world = _World(sections)
     world.classes = {node.name for tree in [*trees, *config_trees] for node in _all(tree, ast.ClassDef)}
+    for tree in trees:
+        for node in _all(tree, ast.ClassDef):
+            world.bases[node.name] = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
     for _ in range(3):  # what `self.x = y.z` means may need another module's attribute first; three hops are enough
         for tree in [*trees, *config_trees]:
             _Module(world, counts=False).visit_body(tree.body, {}, None)
@@ -208,7 +223,7 @@ class _Module:
                 return held if held is not None else world.returns.get((base, node.attr))
             if base is None:
                 return None
-            return world.attributes.get((base, node.attr)) or world.returns.get((base, node.attr))
+            return world.member(world.attributes, base, node.attr) or world.member(world.returns, base, node.attr)
         if isinstance(node, ast.Call):
             return self.type_of_call(node, scope)
         if isinstance(node, ast.Await | ast.NamedExpr):
@@ -229,7 +244,7 @@ class _Module:
             base = self.type_of(called.value, scope)
             if called.attr == "model_copy":
                 return base
-            return self.world.returns.get((base or "", called.attr))
+            return self.world.member(self.world.returns, base or "", called.attr)
         return None
 
 
