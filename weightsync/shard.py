@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from weightsync.errors import ShardError
 from weightsync.layout import ITEMSIZE, WORD_DTYPE, Bucket, Segment, Words
@@ -125,10 +124,27 @@ def _local(name: str, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]
         whole = parameter.full_tensor()
         return whole, [(0, whole.numel())] if whole.numel() else []
     local = parameter.to_local()
-    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
+    shape, offset = _held(parameter)
     if tuple(local.shape) != tuple(shape):
         raise ShardError(f"tensor {name}: local shape {tuple(local.shape)}, its placements say {tuple(shape)}.")
-    return local, box_runs(tuple(parameter.shape), tuple(shape), tuple(offset))
+    return local, box_runs(tuple(parameter.shape), shape, offset)
+
+
+def _held(parameter: DTensor) -> tuple[list[int], list[int]]:
+    """Shape and offset of this rank's box: every mesh dimension in turn cuts what the ones before left, in chunks."""
+    shape, offset = list(parameter.shape), [0] * parameter.dim()
+    mesh = parameter.device_mesh
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        return [0] * parameter.dim(), offset
+    for i, placement in enumerate(parameter.placements):
+        if isinstance(placement, Shard):
+            size = shape[placement.dim]
+            chunk = -(-size // mesh.size(i))
+            start = min(coordinate[i] * chunk, size)
+            offset[placement.dim] += start
+            shape[placement.dim] = min(start + chunk, size) - start
+    return shape, offset
 
 
 def box_runs(whole: Sequence[int], shape: Sequence[int], offset: Sequence[int]) -> list[tuple[int, int]]:

@@ -1,0 +1,79 @@
+"""`python -m weightsync inspect` and `verify` on a real log."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.weights import changed_model, manifest_of, random_model, save_model
+from weightsync.__main__ import main
+from weightsync.config import WeightsyncConfig
+from weightsync.log import open_log
+from weightsync.manifest import Manifest
+from weightsync.publisher import WeightPublisher
+from weightsync.shard import LocalShard
+from weightsync.transport import open_transport
+from weightsync.versions import pack
+
+SHAPES = {"a.weight": ("bfloat16", (40, 8)), "a.steps": ("int32", (7,)), "a.codes": ("uint8", (9,))}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A run of three versions with one anchor."""
+    manifest = manifest_of(SHAPES)
+    model = random_model(manifest)
+    save_model(tmp_path / "model", manifest, model)
+    config = WeightsyncConfig(directory=str(tmp_path / "parts"), bucket_words=100, anchor_interval=2)
+
+    def shards() -> list[LocalShard]:
+        tensors = {name: torch.from_numpy(words.copy()) for name, words in model.items()}
+        whole = {segment.tensor: segment for segment in manifest.whole()}
+        return [LocalShard(name, tensor, (whole[name],)) for name, tensor in tensors.items()]
+
+    log = open_log(str(tmp_path), "run")
+    publisher = WeightPublisher(
+        Manifest.from_model_dir(tmp_path / "model", "bfloat16"), shards, log, open_transport(config, "", "run"), config
+    )
+    publisher.publish_origin(tmp_path / "model")
+    publisher.claim(1)
+    for number in (1, 2):
+        model.update(changed_model(model, number))
+        publisher.publish(pack(1, number))
+    log.register("s", "1", "http://s", 60.0)
+    log.put_ack("s", "1", pack(1, 2), log.digest_of(pack(1, 2)) or 0, "serving")
+    log.need("t", "no path")
+    return tmp_path
+
+
+def test_inspect_shows_versions_servers_and_needs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(home), "run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["head"] == "1.2"
+    assert [entry["version"] for entry in found["versions"]] == ["0.0", "1.1", "1.2"]
+    assert found["versions"][2]["anchor_bytes"] > 0
+    assert found["servers"]["s"]["state"] == "serving"
+    assert found["needs"][0]["server"] == "t"
+    assert main(["inspect", str(home), "run"]) == 0
+    assert "head: 1.2" in capsys.readouterr().out
+
+
+def test_verify_rebuilds_head_and_finds_a_damaged_part(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["verify", str(home), "run", "--directory", str(home / "parts"), "--json"]
+    assert main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"]
+    assert found["rebuilt"] == found["digest"]
+    assert found["parts"] > 0
+    part = next(path for path in (home / "parts").rglob("0:0"))
+    part.write_bytes(part.read_bytes()[:-1] + b"\xff")
+    assert main(command) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert not found["ok"]
+    assert len(found["problems"]) == 1
+
+
+def test_an_empty_log_has_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(tmp_path), "run", "--directory", str(tmp_path / "parts")]) == 0
+    assert "head: None" in capsys.readouterr().out
