@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from asyncrl.errors import CheckpointError, FencedOut, WaitTimeout
+from asyncrl.trainer.loop import LedgerBehind
 from buffer.versions import pack
 from tests.support.tiny_policy import write_tiny_model
 from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer
@@ -248,6 +249,52 @@ def test_a_newer_trainer_fences_the_older_one(model_dir, tmp_path):
     policy.step = taken_over
     with rollout_for(old).running(), pytest.raises(FencedOut, match="Another trainer has taken over"):
         old.go()
+
+
+def test_a_ledger_that_lost_its_tail_ends_the_trainer_which_then_resumes(model_dir, tmp_path):
+    config = make_config(tmp_path, model_dir, trainer={"steps": 6})
+    buffer = make_buffer(config)
+    run = start_trainer(config, buffer)
+    policy = run.parts.policy
+    step, done = policy.step, []
+
+    def forgetful(batch):
+        done.append(1)
+        if len(done) == 4:
+            buffer._store.drop()  # Redis came back without its data
+        return step(batch)
+
+    policy.step = forgetful
+    with rollout_for(run).running(), pytest.raises(LedgerBehind, match=r"Start it again with --resume"):
+        run.go()
+    resumed = start_trainer(config, buffer)
+    with rollout_for(resumed).running():
+        outcome = resumed.go(resume=True)
+    # Branch 2, although the ledger has never heard of branch 1: the checkpoint and the log of versions have.
+    assert outcome.version == pack(2, 6)
+    assert [step for step, _, values in resumed.sink.lines if "actor/pg_loss" in values] == [3, 4, 5, 6]
+    assert audit_holds(buffer)["consumed"] == 24
+
+
+def test_a_server_without_a_path_gets_an_anchor_while_the_trainer_waits(model_dir, tmp_path):
+    config = make_config(tmp_path, model_dir, trainer={"steps": 2})
+    buffer = make_buffer(config)
+    run = start_trainer(config, buffer)
+    log = run.parts.log
+    answer, answered = run.parts.publisher.answer_needs, []
+
+    def answering():
+        answered.append(answer())
+        buffer.resume()
+        return answered[-1]
+
+    run.parts.publisher.answer_needs = answering
+    buffer.pause()
+    log.need("server-1", "it started late and its parts are gone")
+    with rollout_for(run).running():
+        run.go()
+    assert answered == [True]
+    assert log.needs() == []
 
 
 def test_a_damaged_payload_is_made_again_and_the_batch_is_complete(model_dir, tmp_path):

@@ -1,6 +1,7 @@
 """A rank that trains given groups, saves a checkpoint, publishes and exports: python -m tests.support.policy_rank.
 
-Arguments: model directory, output directory, first step, and a checkpoint directory to start from or "-".
+Arguments: model directory, output directory, and a checkpoint directory: it trains from the beginning, and then once
+more from that checkpoint.
 """
 
 import json
@@ -15,7 +16,7 @@ from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.export import export_policy
 from asyncrl.trainer.metric_names import renamed
-from asyncrl.trainer.parallel import assign, mini_batches, open_ranks
+from asyncrl.trainer.parallel import Ranks, assign, mini_batches, open_ranks
 from asyncrl.trainer.tally import Tally
 from buffer.versions import pack
 from tests.support.tiny_policy import make_groups, make_policy
@@ -28,20 +29,22 @@ from weightsync.transport import open_transport
 STEPS = 3
 
 
-def main(model_dir: Path, out: Path, first: int, checkpoint: str) -> dict:
+def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: Path | None = None) -> dict:
     """Steps `first` to STEPS - 1; a checkpoint after step 1."""
-    torch.set_num_threads(1)
-    config = Config(model=ModelConfig(path=model_dir), trainer=TrainerConfig(device="cpu"))
-    ranks = open_ranks(config)
     settings = {"lr": 3e-3, "ppo_mini_batches": 2, "ppo_epochs": 2, "micro_batch_tokens": 40, "lr_decay": "linear"}
     policy = make_policy(model_dir, ranks, algorithm_kl_coef=0.1, algorithm_entropy_coef=0.01, **settings)
-    if checkpoint != "-":
-        saved = Checkpoints(Path(checkpoint), CheckpointConfig()).newest()
-        Checkpoints(Path(checkpoint), CheckpointConfig()).load(saved, policy)
+    if checkpoint is not None:
+        stored = Checkpoints(checkpoint, CheckpointConfig())
+        stored.load(stored.newest(), policy)
     log = open_log(str(out / "log"), "toy")
     transport = WeightsyncConfig(directory=str(out / "parts"))
     publisher = WeightPublisher(
-        Manifest.from_model_dir(model_dir, "bfloat16"), policy.shards, log, open_transport(transport, "", "toy"), transport, ranks
+        Manifest.from_model_dir(model_dir, "bfloat16"),
+        policy.shards,
+        log,
+        open_transport(transport, "", "toy"),
+        transport,
+        ranks,
     )
     publisher.claim(1)
     publisher.publish_origin(model_dir)
@@ -72,10 +75,16 @@ def main(model_dir: Path, out: Path, first: int, checkpoint: str) -> dict:
         if step == 1:
             state = {"optimizer_steps": policy.optimizer_steps}
             Checkpoints(out / "checkpoints", CheckpointConfig()).save(CheckpointName(1, 2, 2), policy, state, ranks)
-    export_policy(policy, config, out / "export", "1.3", ranks)
+    export_policy(policy, Config(model=ModelConfig(path=model_dir)), out / "export", "1.3", ranks)
     ranks.barrier()
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4])))
+    torch.set_num_threads(1)
+    model, output, other = map(Path, sys.argv[1:])
+    group = open_ranks(Config(trainer=TrainerConfig(device="cpu")))
+    found = train(model, output / "whole", group)
+    resumed = train(model, output / "resumed", group, 2, other)
+    print(json.dumps({"whole": found, "resumed": resumed}))
+    group.close()

@@ -28,7 +28,13 @@ class RolloutThread:
         *,
         change: Callable[[Group], Group] = lambda group: group,
     ) -> None:
-        self._buffer, self._log, self._model_dir, self._group_size, self._change = buffer, log, model_dir, group_size, change
+        self._buffer, self._log, self._model_dir, self._group_size, self._change = (
+            buffer,
+            log,
+            model_dir,
+            group_size,
+            change,
+        )
         self._stop = threading.Event()
         self._memo: dict[int, Group] = {}
         self.error: BaseException | None = None

@@ -100,8 +100,10 @@ def make_buffer(config: Config, run: str = "toy") -> ReplayBuffer:
     return ReplayBuffer.in_memory(run, config.buffer, config.staleness)
 
 
-def start_trainer(config: Config, buffer: ReplayBuffer, *, heldout: int = 0, ranks: Ranks | None = None) -> Run:
-    """A trainer process as it starts: nothing in its memory but what it reads."""
+def start_trainer(
+    config: Config, buffer: ReplayBuffer, *, heldout: int = 0, ranks: Ranks | None = None, url: str = ""
+) -> Run:
+    """A trainer process as it starts: nothing in its memory but what it reads. With `url` its log is in that Redis."""
     ranks, directory = ranks or OneRank(), config.run.directory
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
     policy = Policy.load(
@@ -114,7 +116,7 @@ def start_trainer(config: Config, buffer: ReplayBuffer, *, heldout: int = 0, ran
         wire_dtype=config.model.wire_dtype,
         ranks=ranks,
     )
-    log = open_log(str(directory / "log"), "toy")
+    log = open_log(url or str(directory / "log"), "toy")
     publisher = WeightPublisher(
         Manifest.from_model_dir(config.model.path, config.model.wire_dtype),
         policy.shards,

@@ -1,0 +1,56 @@
+"""The training loop of two ranks over a real Redis, against the same run of one rank in memory."""
+
+import json
+
+import pytest
+
+from asyncrl.run.handover import revealed
+from buffer import ReplayBuffer
+from buffer.versions import pack
+from tests.support.redis_server import running_redis
+from tests.support.rollout_thread import RolloutThread
+from tests.support.tiny_policy import write_tiny_model
+from tests.support.trainer_run import GROUP_SIZE, make_buffer, make_config, rollout_for, start_trainer
+from tests.support.two_ranks import run_ranks
+from weightsync.log import open_log
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_redis() as server:
+        yield server
+
+
+def test_two_ranks_over_redis_end_where_one_rank_does(server, tmp_path):
+    model_dir = write_tiny_model(tmp_path / "model")
+    settings = {"staleness": {"limit": 0, "order": "ordinal"}, "trainer": {"steps": 3, "lease_wait_s": 60.0}}
+    single_config = make_config(tmp_path / "one", model_dir, **settings)
+    single = start_trainer(single_config, make_buffer(single_config), heldout=3)
+    with rollout_for(single).running():
+        single.go()
+
+    config = make_config(tmp_path / "two", model_dir, **settings)
+    (tmp_path / "config.json").write_text(json.dumps(revealed(config)))
+    buffer = ReplayBuffer.connect(server.url, "toy", config.buffer, config.staleness)
+    log = open_log(server.url, "toy")
+    with RolloutThread(buffer, log, model_dir, GROUP_SIZE).running():
+        ranks = run_ranks("tests.support.loop_rank", 2, str(tmp_path / "config.json"), server.url, "3")
+
+    assert [(rank["reason"], rank["version"]) for rank in ranks] == [("finished", pack(1, 3))] * 2
+    assert buffer.audit().ok
+    assert buffer.counts()["consumed"] == 12
+    expected = single.sink.reproducible()
+    assert len(ranks[0]["lines"]) == len(expected)
+    for (step, branch, values), (expected_step, expected_branch, others) in zip(
+        ranks[0]["lines"], expected, strict=True
+    ):
+        assert (step, branch) == (expected_step, expected_branch)
+        assert values.keys() == others.keys()
+        for name in {
+            "actor/pg_loss",
+            "actor/grad_norm",
+            "critic/rewards/mean",
+            "val-core/toy/reward/mean@2",
+        } & others.keys():
+            assert values[name] == pytest.approx(others[name], abs=1e-3, rel=1e-2), (step, name)
+    buffer.close()
