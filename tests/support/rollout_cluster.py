@@ -1,6 +1,8 @@
 """Real parts of a rollout cluster for integration tests: publisher, version log, hosts, local servers, a fleet."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +27,7 @@ from weightsync.manifest import Manifest
 from weightsync.publisher import WeightPublisher
 from weightsync.receiver import Receiver
 from weightsync.shard import shards_of
-from weightsync.transport import open_transport
+from weightsync.transport import Transport, open_transport
 
 CONTEXT = 64
 
@@ -33,10 +35,11 @@ CONTEXT = 64
 class Trainer:
     """The weights of a tiny model, and their publisher."""
 
-    def __init__(self, model_dir: Path, log: VersionLog, config: WeightsyncConfig, branch: int = 1) -> None:
+    def __init__(
+        self, model_dir: Path, log: VersionLog, transport: Transport, config: WeightsyncConfig, branch: int
+    ) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
         self.branch, self.number = branch, 0
-        transport = open_transport(config, "", "run")
         self.publisher = WeightPublisher(
             Manifest.from_model_dir(model_dir, "bfloat16"),
             lambda: shards_of(self.model.named_parameters(), "bfloat16"),
@@ -60,19 +63,31 @@ class Trainer:
 
 
 class RolloutCluster:
-    """A version log and parts in folders, and what runs over them."""
+    """A version log and parts, in folders or in Redis, and what runs over them."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, redis_url: str | None = None) -> None:
+        self.directory, self.redis_url = directory, redis_url
         self.model_dir = write_tiny_model(directory / "model")
-        self.config = WeightsyncConfig(directory=str(directory / "parts"), stage_dir=str(directory / "stage"))
-        self.log = open_log(str(directory / "log"), "run")
+        parts = str(directory / "parts") if redis_url is None else None
+        self.config = WeightsyncConfig(directory=parts, stage_dir=str(directory / "stage"))
+        self.log = open_log(redis_url or str(directory / "log"), "run")
         self.reports: dict[str, Mapping[str, float | str]] = {}
         self.servers: dict[str, StartedServer] = {}
 
     def trainer(self, branch: int = 1) -> Trainer:
         """A trainer of the run."""
-        return Trainer(self.model_dir, self.log, self.config, branch)
+        return Trainer(self.model_dir, self.log, self.transport(), self.config, branch)
+
+    def transport(self) -> Transport:
+        """What moves the parts."""
+        return open_transport(self.config, self.redis_url or "", "run")
+
+    def kill_server(self, name: str) -> None:
+        """SIGKILL to the server and its children; its host finds out."""
+        process = self.servers[name]._process
+        assert process is not None
+        assert process.pid is not None
+        os.killpg(process.pid, signal.SIGKILL)
 
     def client(self, url: str) -> ServerClient:
         """A client that knows the model's vocabulary."""
@@ -97,7 +112,7 @@ class RolloutCluster:
         def make_receiver(incarnation: str, url: str, stage_dir: Path) -> Receiver:
             return Receiver(
                 self.log,
-                open_transport(self.config, "", "run"),
+                self.transport(),
                 self.config,
                 server=name,
                 incarnation=incarnation,
