@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from asyncrl import __version__
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, is_for_the_user
 
 COMMANDS: dict[str, str] = {
     "train": "train: lease groups, update the policy, publish versions",
@@ -67,11 +67,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"asyncrl {name}: {error}", file=sys.stderr)
         return 3
-
-
-def is_for_the_user(error: Exception) -> bool:
-    """Whether the error is one of the bridges' own, worded for people; others are bugs and keep their trace."""
-    return any(base.__module__ in ("buffer.errors", "weightsync.errors") for base in type(error).__mro__)
 
 
 def overview() -> str:

@@ -137,6 +137,10 @@ class LocalCluster:
             child.send(signal.SIGKILL)
 
 
+CLUSTERS = {"local": LocalCluster}
+"""`cluster.backend` -> what starts processes."""
+
+
 def die_with_parent() -> None:
     """Make the kernel end this process when its parent ends, however that ends. Call first thing in a child."""
     parent = os.environ.get(PARENT)

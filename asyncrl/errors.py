@@ -97,3 +97,8 @@ class WaitTimeout(AsyncrlError, TimeoutError):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.waited_s:.1f} s >= deadline {self.deadline_s:.1f} s. {self.why}"
+
+
+def is_for_the_user(error: Exception) -> bool:
+    """Whether the error is one of the bridges' own, worded for people; others are bugs and keep their trace."""
+    return any(base.__module__ in ("buffer.errors", "weightsync.errors") for base in type(error).__mro__)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from buffer.answers import Claim, Entry, Leased, NotAdmitted, NotReady, RenewAnswer
     from buffer.audit import Audit
-    from buffer.config import BufferConfig, PartialsConfig, PayloadConfig, StalenessConfig
+    from buffer.config import BufferConfig, PayloadConfig, StalenessConfig
     from buffer.embedded import Embedded, ensure
     from buffer.errors import (
         Behind,
@@ -37,7 +37,7 @@ OWNER = "asyncrl"
 _NAMES = {
     "answers": ("Claim", "Entry", "Leased", "NotAdmitted", "NotReady", "RenewAnswer"),
     "audit": ("Audit",),
-    "config": ("BufferConfig", "PartialsConfig", "PayloadConfig", "StalenessConfig"),
+    "config": ("BufferConfig", "PayloadConfig", "StalenessConfig"),
     "embedded": ("Embedded", "ensure"),
     "errors": (
         "Behind",
@@ -78,7 +78,6 @@ __all__ = [
     "Ledger",
     "NotAdmitted",
     "NotReady",
-    "PartialsConfig",
     "PayloadConfig",
     "RenewAnswer",
     "ReplayBuffer",

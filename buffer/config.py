@@ -38,19 +38,13 @@ class PayloadConfig(_Settings):
         return self
 
 
-class PartialsConfig(_Settings):
-    """Parking of unfinished trajectories."""
-
-    interval_s: Seconds = 30.0
-    """Seconds between two parkings of the unfinished trajectories of a claim."""
-
-
 class BufferConfig(_Settings):
     """The replay buffer between the two clusters."""
 
     url: SecretStr | None = None
-    """Redis or Valkey: redis://, rediss:// or unix://, with user and password. null: the run starts its own, in its run
-    directory. Percent-encode special characters of a password."""
+    """Redis or Valkey: redis://, rediss:// or unix://, with user and password. null: the environment
+    variable ASYNCRL_REDIS_URL, else the run starts its own, in its run directory. Percent-encode special characters
+    of a password."""
 
     claim_s: Seconds = 60.0
     """Seconds a claim lives after its last renewal. A worker silent for longer loses the ordinal."""
@@ -78,9 +72,6 @@ class BufferConfig(_Settings):
 
     payload: PayloadConfig = PayloadConfig()
     """Where the bytes of groups live."""
-
-    partials: PartialsConfig = PartialsConfig()
-    """Parking of unfinished trajectories."""
 
     @model_validator(mode="after")
     def renewals_fit_the_claim(self) -> Self:

@@ -1,8 +1,11 @@
 """The arguments that every command with a configuration shares: the file, overrides, and ways to look at it."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from asyncrl import starter
+from asyncrl.config import Config
 from asyncrl.load_config import LoadedConfig, describe, load
 
 
@@ -34,3 +37,9 @@ def load_from(args: argparse.Namespace) -> LoadedConfig:
     """Read what the arguments name. Raises ConfigError with every problem found."""
     mode = getattr(args, "mode", None)
     return load(args.config, [*args.overrides, *([f"mode={mode}"] if mode else [])])
+
+
+def make_missing(config: Config) -> None:
+    """Make what `starter:` describes and is missing, before anything of the run is started; says so on stderr."""
+    for what in starter.make(config):
+        print(f"starter: made {what}", file=sys.stderr)

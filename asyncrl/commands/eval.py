@@ -4,7 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
-from asyncrl.commands.config_arguments import add_config_arguments, load_from
+from asyncrl.commands.config_arguments import add_config_arguments, load_from, make_missing
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and print mean reward by data_source."""
+    config = load_from(args).config
+    make_missing(config)
     from asyncrl.run.evaluate import evaluate
 
-    scores = evaluate(load_from(args).config, args.model)
+    scores = evaluate(config, args.model)
     print(json.dumps(scores) if args.json else "\n".join(f"{name}  {value:.4f}" for name, value in scores.items()))
     return 0

@@ -6,7 +6,7 @@ Exit codes: 0 stopped or the run finished, 2 configuration or data, 3 Redis or m
 
 import argparse
 
-from asyncrl.commands.config_arguments import add_config_arguments, load_from
+from asyncrl.commands.config_arguments import add_config_arguments, load_from, make_missing
 from asyncrl.load_config import to_yaml
 
 
@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         from asyncrl.commands.doctor import examine
 
         return examine(loaded.config, as_json=args.json)
+    make_missing(loaded.config)
     from asyncrl.run.serve_rollout import serve_rollout
 
     return serve_rollout(loaded)

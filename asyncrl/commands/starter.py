@@ -4,6 +4,7 @@ import argparse
 
 from asyncrl.commands.config_arguments import add_config_arguments, load_from
 from asyncrl.errors import ConfigError
+from asyncrl.starter import make
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +19,6 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(
             f"{args.config} has no `starter:` section, so there is nothing to make. See configs/tiny_cpu.yaml."
         )
-    from asyncrl.run.missing import make_missing
-
-    made = make_missing(config)
-    print("\n".join(f"made {path}" for path in made) if made else "everything is there already")
+    made = make(config)
+    print("\n".join(f"made {what}" for what in made) if made else "everything is there already")
     return 0

@@ -7,7 +7,7 @@ Exit codes: 0 finished or stopped on request (go on with --resume), 2 configurat
 
 import argparse
 
-from asyncrl.commands.config_arguments import add_config_arguments, load_from
+from asyncrl.commands.config_arguments import add_config_arguments, load_from, make_missing
 from asyncrl.load_config import to_yaml
 
 
@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
         from asyncrl.commands.doctor import examine
 
         return examine(loaded.config, as_json=args.json)
+    make_missing(loaded.config)
     from asyncrl.run.train import train
 
     return train(loaded, resume=args.resume)

@@ -96,7 +96,7 @@ class AlgorithmConfig(Section):
     correction_cap: float | None = Field(None, gt=0)
     """Largest importance weight of `correction`. None: the row's."""
     kl_coef: float | None = Field(None, ge=0)
-    """Weight of the KL term to the reference model (the run's version 0). 0: no reference is loaded. None: the row's."""
+    """Weight of the KL term to the reference model (the run's version 0). 0: none is loaded. None: the row's."""
     kl_estimator: str | None = None
     """Estimator of the KL term: k2, k3, or one with `+` for its straight-through form. None: the row's."""
     entropy_coef: float | None = None
@@ -156,7 +156,7 @@ class CheckpointConfig(Section):
     """When checkpoints are written and which are kept."""
 
     every_steps: int = Field(10, ge=1)
-    """Steps between two checkpoints; one is also written at the end, at a graceful stop, and when the buffer is full."""
+    """Steps between two checkpoints; one is also written at the end, at a graceful stop, and when memory is short."""
     keep_last: int = Field(2, ge=1)
     """Newest checkpoints that are kept."""
     keep_every: int | None = Field(None, ge=1)

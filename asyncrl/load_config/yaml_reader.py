@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import yaml  # type: ignore[import-untyped]  # PyYAML brings no types
+import yaml
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 

@@ -8,9 +8,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from asyncrl.cli import is_for_the_user
 from asyncrl.cluster import die_with_parent, leave_reason
-from asyncrl.errors import AsyncrlError
+from asyncrl.errors import AsyncrlError, is_for_the_user
 
 ROLES = {
     "trainer-rank": "asyncrl.run.trainer_rank",

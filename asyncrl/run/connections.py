@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from asyncrl.config import Config
+from asyncrl.load_config import REDIS_URL_VARIABLE
 from buffer import ReplayBuffer
 from weightsync import Transport, VersionLog, open_log, open_transport
 
-URL = "ASYNCRL_REDIS_URL"
-"""Environment variable with the address of Redis: how a parent tells its children, and a way to keep it off files."""
+URL = REDIS_URL_VARIABLE
+"""How a parent tells its children where Redis is."""
 
 
 @contextmanager

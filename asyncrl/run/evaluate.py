@@ -10,7 +10,6 @@ from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
 from asyncrl.rollout.evaluation import Scores
 from asyncrl.rollout.evaluation import evaluate as play
-from asyncrl.run.missing import make_missing
 from asyncrl.run.rollout_parts import make_parts, vocab_size
 from asyncrl.run.server_parts import server_name, started_server
 
@@ -24,7 +23,6 @@ def evaluate(config: Config, model_dir: Path | None) -> dict[str, float]:
     """
     if not config.data.val_files:
         raise ConfigError("data.val_files is empty, so there is nothing to evaluate on. Name the held-out files there.")
-    make_missing(config)
     scores = asyncio.run(_evaluate(config, model_dir or config.model.path))
     return {
         **{f"val-core/{source}/reward/mean@{config.eval.n}": mean for source, mean in scores.mean_reward.items()},

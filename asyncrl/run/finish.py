@@ -37,7 +37,7 @@ async def finish(config: Config, url: str, buffer: ReplayBuffer, *, finished: bo
     facts = summary.build(directory, audit=audit.to_json(), servers=servers, lag_limit=config.plan.limit)
     path = directory / "summary.json"
     path.write_text(json.dumps(facts, indent=2) + "\n")
-    plots.draw(directory)
+    plots.draw(directory, lag_limit=config.plan.limit)
     return Closing(summary.render(facts), path)
 
 

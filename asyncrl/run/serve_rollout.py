@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from asyncrl import waits
-from asyncrl.cluster import LocalCluster
+from asyncrl.cluster import CLUSTERS
 from asyncrl.config import Config
 from asyncrl.load_config import LoadedConfig
 from asyncrl.metrics.console import RunView
@@ -18,7 +18,6 @@ from asyncrl.run.connections import URL, open_buffer, redis_url
 from asyncrl.run.devices import num_devices
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.missing import make_missing
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.signals import stop_event
 from buffer import ReplayBuffer
@@ -30,8 +29,6 @@ log = logging.getLogger(__name__)
 def serve_rollout(loaded: LoadedConfig) -> int:
     """Run until the run is finished or stopped, or a signal; returns the exit code."""
     config = loaded.config
-    for path in make_missing(config):
-        print(f"starter: made {path}")
     chat = ChatTemplate.from_model_dir(config.model.path)
     record = run_record(config, open_prompts(config, chat)[0], chat)
     with redis_url(config) as url, open_buffer(config, url) as buffer:
@@ -41,7 +38,9 @@ def serve_rollout(loaded: LoadedConfig) -> int:
 
 async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     directory = config.run.directory / "rollout"
-    cluster = LocalCluster(directory, {URL: url, **thread_limits(config)}, stop_timeout_s=config.cluster.stop_timeout_s)
+    cluster = CLUSTERS[config.cluster.backend](
+        directory, {URL: url, **thread_limits(config)}, stop_timeout_s=config.cluster.stop_timeout_s
+    )
     placement = place(
         ranks=0,
         servers=config.inference.servers,

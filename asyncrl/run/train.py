@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from asyncrl import waits
-from asyncrl.cluster import Child, Failure, LocalCluster
+from asyncrl.cluster import CLUSTERS, Child, Failure
 from asyncrl.config import Config
 from asyncrl.errors import AsyncrlError, ConfigError, FencedOut, PreflightError, ProcessDied, WaitTimeout
 from asyncrl.load_config import LoadedConfig, to_yaml
@@ -26,7 +26,6 @@ from asyncrl.run.devices import num_devices
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.missing import make_missing
 from asyncrl.run.outcome import read_outcome
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide
@@ -50,8 +49,6 @@ def train(loaded: LoadedConfig, *, resume: bool) -> int:
                 f"run.name = {config.run.name}: {directory} holds checkpoints of an earlier run. "
                 "Go on with it by --resume, or choose another run.name or run.dir."
             )
-        for path in make_missing(config):
-            print(f"starter: made {path}")
         chat = ChatTemplate.from_model_dir(config.model.path)
         prompts, held_out = open_prompts(config, chat)
         (directory / "config.yaml").write_text(to_yaml(loaded))
@@ -66,7 +63,7 @@ class Supervisor:
     def __init__(self, config: Config, url: str, buffer: ReplayBuffer, *, held_out: int) -> None:
         self._config, self._url, self._buffer, self._held_out = config, url, buffer, held_out
         self._directory = config.run.directory
-        self._cluster = LocalCluster(
+        self._cluster = CLUSTERS[config.cluster.backend](
             self._directory / "logs",
             {URL: url, **thread_limits(config)},
             stop_timeout_s=config.cluster.stop_timeout_s,
