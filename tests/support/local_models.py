@@ -10,6 +10,7 @@ from torch import nn
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -83,7 +84,7 @@ def make_tokenizer() -> Tokenizer:
 def save_model(directory: Path, family: str = "qwen2", seed: int = 0, **overrides: object) -> Path:
     """Writes a model directory in bfloat16, tokenizer included; returns it."""
     make_model(family, seed, **overrides).to(torch.bfloat16).save_pretrained(directory)
-    make_tokenizer().save(str(directory / "tokenizer.json"))
+    PreTrainedTokenizerFast(tokenizer_object=make_tokenizer(), eos_token="<|end|>").save_pretrained(directory)
     return directory
 
 

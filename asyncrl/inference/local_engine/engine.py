@@ -59,6 +59,8 @@ class Progress(NamedTuple):
 
 @dataclass
 class TickReport:
+    """What one tick produced."""
+
     finished: list[Request] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
 

@@ -29,6 +29,7 @@ Attend = Callable[[Tensor], Tensor]
 
 
 def padded(count: int, multiple: int) -> int:
+    """`count` rounded up to a multiple."""
     return -(-count // multiple) * multiple
 
 

@@ -125,7 +125,8 @@ class Service:
 
     def _forget(self, ticket: Ticket) -> None:
         del self._live[ticket.request.rid]
-        if not ticket.done.done():
+        # Cancelling whoever awaits the future cancels the future with it.
+        if not ticket.done.done() or ticket.done.cancelled():
             self.engine.abort(lambda request: request is ticket.request)
         if not self._live:
             self._emptied.set()
