@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
-from asyncrl.inference.errors import RequestRefused, ServerUnavailable
+from asyncrl.inference.errors import RequestRefused
 from asyncrl.inference.protocol import Answer, Sampling
 
 MAX_TOKENS = 64  # longest answer, in tokens, whose question may share a request
@@ -82,11 +82,6 @@ class Batcher:
             self._send(question.key, batch)
         return await future
 
-    def close(self) -> None:
-        """Give up what is asked now."""
-        for task in self._asking:
-            task.cancel()
-
     def _send(self, key: Hashable, batch: _Batch) -> None:
         if self._waiting.get(key) is batch:  # else it was full, and went before its time
             del self._waiting[key]
@@ -96,12 +91,7 @@ class Batcher:
 
     async def _ask_together(self, batch: _Batch) -> None:
         open_ones = [pair for pair in zip(batch.questions, batch.futures, strict=True) if not pair[1].done()]
-        try:
-            answers = await self._answers([question for question, _ in open_ones])
-        except asyncio.CancelledError:
-            for _, future in open_ones:
-                _settle(future, ServerUnavailable("the client was closed before the answer came"))
-            raise
+        answers = await self._answers([question for question, _ in open_ones])
         for (_, future), answer in zip(open_ones, answers, strict=True):
             _settle(future, answer)
 

@@ -54,8 +54,7 @@ class ServerClient:
         self._batcher = Batcher(self._ask)
 
     async def close(self) -> None:
-        """Give up what is asked now, and close idle connections."""
-        self._batcher.close()
+        """Close idle connections; those in use are closed when their request ends."""
         await self._connections.close()
 
     async def generate(

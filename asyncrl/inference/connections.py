@@ -49,6 +49,7 @@ class Connections:
         lines = {"Host": parts.netloc, "Content-Type": "application/json", **(headers or {})}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        self._closed = False
 
     async def request(self, method: str, path: str, body: bytes = b"", *, deadline_s: float) -> Reply:
         """Send one request and read its reply. Cancelling it closes the connection, which aborts it at the server.
@@ -86,6 +87,7 @@ class Connections:
 
     async def close(self) -> None:
         """Close the idle connections; those in use close when their request ends."""
+        self._closed = True
         for _, writer in self._idle:
             writer.close()
         self._idle.clear()
@@ -108,7 +110,7 @@ class Connections:
             reusable = headers.get(b"connection", b"").lower() != b"close"
             return Reply(status, body)
         finally:
-            if reusable:
+            if reusable and not self._closed:
                 self._idle.append((reader, writer))
             else:
                 writer.close()

@@ -33,6 +33,11 @@ def redis() -> Iterator[RedisServer]:
         yield server
 
 
+def make_row(index: int, digits: str) -> PromptRow:
+    message = {"role": "user", "content": f"sort {digits}"}
+    return PromptRow(index, "sort_digits", (message,), "".join(sorted(digits)), {})
+
+
 def make_worker(cluster: RolloutCluster, buffer: ReplayBuffer, fleet: Fleet, rewards: RewardPool) -> Worker:
     settings = EpisodeSettings(
         run_seed=0,
@@ -48,12 +53,7 @@ def make_worker(cluster: RolloutCluster, buffer: ReplayBuffer, fleet: Fleet, rew
     )
     deps = EnvironmentDeps(rewards=rewards, config=RolloutConfig())
     chat = ChatTemplate.from_model_dir(cluster.model_dir)
-    rows = [
-        PromptRow(
-            i, "sort_digits", ({"role": "user", "content": f"sort {321 + i}"},), "".join(sorted(str(321 + i))), {}
-        )
-        for i in range(50)
-    ]
+    rows = [make_row(i, str(321 + i)) for i in range(50)]
     return Worker(
         name="worker-0",
         buffer=buffer,
