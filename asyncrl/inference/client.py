@@ -15,7 +15,7 @@ from typing import Any
 from asyncrl.errors import ServerError
 from asyncrl.inference.batching import Batcher, Question
 from asyncrl.inference.connections import Connections
-from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
+from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
 from asyncrl.inference.protocol import (
     Answer,
     LoaderStatus,
@@ -30,8 +30,8 @@ from asyncrl.inference.protocol import (
 KEY_VARIABLE = "ASYNCRL_SERVER_KEY"
 """Environment variable with the servers' bearer key; a key in a configuration file would be logged with it."""
 
-BUSY = (408, 425, 429)
-"""4xx statuses that ask to come back, unlike the others."""
+BUSY = (408, 425, 429, 503)
+"""Statuses that ask to come back."""
 
 
 class ServerClient:
@@ -247,4 +247,6 @@ class ServerClient:
                 f"variable {KEY_VARIABLE} of serve-rollout; weight routes want the admin key when the server has one."
             )
         message = f"{self.url}{path}: status {status}: {text}"
-        raise ServerUnavailable(message) if status >= 500 or status in BUSY else RequestRefused(message)
+        if status in BUSY:
+            raise ServerBusy(message)
+        raise ServerUnavailable(message) if status >= 500 else RequestRefused(message)

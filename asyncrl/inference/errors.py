@@ -1,7 +1,8 @@
 """What can go wrong between a client and an inference server, by what the caller should do about it.
 
 ServerError (asyncrl.errors)
- +-- ServerUnavailable   no usable answer (dropped, refused, timed out, busy, 5xx): try another server
+ +-- ServerUnavailable   no usable answer (dropped, refused, timed out, 5xx): try another server
+ |    +-- ServerBusy      it asks to come back later (429, 503, ...): nothing failed
  +-- RequestRefused      the server understood and refused (4xx): the same request fails anywhere
  +-- MalformedAnswer     the answer contradicts itself or cannot be placed in a version: not to be trained on
 """
@@ -11,6 +12,10 @@ from asyncrl.errors import ServerError
 
 class ServerUnavailable(ServerError):
     """No usable answer came; the request may succeed on another server or later."""
+
+
+class ServerBusy(ServerUnavailable):
+    """The server asks to come back later; that is no failure of the request nor of the server."""
 
 
 class RequestRefused(ServerError):

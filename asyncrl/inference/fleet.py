@@ -19,6 +19,7 @@ from asyncrl.errors import WaitTimeout
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import MalformedAnswer, ServerUnavailable
+from asyncrl.inference.member import Member
 from asyncrl.inference.protocol import Answer, Sampling
 from buffer import Span
 from buffer.versions import label, parse_label
@@ -27,7 +28,6 @@ from weightsync.acks import Ack, serving
 WAIT = "worker waits for a server at its version"
 RECHECK_S = 1.0
 LISTEN_S = 2.0  # longest stay of the listening thread, which a process waits for when it ends
-SUSPECT_S = (0.25, 10.0)  # a server that failed is left alone for so long: the first time, and at most
 
 log = logging.getLogger(__name__)
 
@@ -68,16 +68,6 @@ class Session:
 
 
 @dataclass(slots=True)
-class _Server:
-    name: str
-    ack: Ack
-    client: ServerClient
-    num_in_flight: int = 0
-    num_failures: int = 0
-    suspect_until: float = 0.0
-
-
-@dataclass(slots=True)
 class _Waiters:
     count: int = 0
     reminded: float = 0.0
@@ -90,7 +80,7 @@ class Fleet:
 
     def __init__(self, board: Board, make_client: Callable[[str], ServerClient], limits: FleetLimits) -> None:
         self._board, self._make_client, self._limits = board, make_client, limits
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, Member] = {}
         self._digests: dict[int, int] = {}
         self._lagging: frozenset[str] = frozenset()
         self._waiters = _Waiters()
@@ -111,17 +101,18 @@ class Fleet:
     async def refresh(self) -> None:
         """Read acks and head now, and wake whoever waits for a server."""
         acks, self._lagging = await waits.in_thread(self._read)
-        for name in self._servers.keys() - acks.keys():
-            await self._servers.pop(name).client.close()
+        for name, member in list(self._servers.items()):
+            if name not in acks or acks[name].url != member.ack.url:
+                await self._servers.pop(name).close()
         for name, ack in acks.items():
-            known = self._servers.get(name)
-            if known is None or known.ack.url != ack.url:
-                self._servers[name] = _Server(name, ack, self._make_client(ack.url))
+            if name in self._servers:
+                self._servers[name].acknowledged(ack)
             else:
-                if known.ack.incarnation != ack.incarnation:
-                    known.suspect_until, known.num_failures = 0.0, 0
-                known.ack = ack
+                self._servers[name] = Member(name, ack, self._make_client(ack.url), self._changed)
             self._digests[ack.version] = ack.digest
+        self._changed()
+
+    def _changed(self) -> None:
         self._waiters.changed.set()
         self._waiters.changed = asyncio.Event()
 
@@ -135,7 +126,7 @@ class Fleet:
     async def close(self) -> None:
         """Close idle connections."""
         for server in self._servers.values():
-            await server.client.close()
+            await server.close()
 
     async def generate(
         self,
@@ -154,7 +145,7 @@ class Fleet:
             may_start_on: whether a packed version is new enough for this episode's claim.
         Raises:
             WaitTimeout: no server qualified for `server_wait_s`.
-            ServerUnavailable, MalformedAnswer: try again; this server is left alone for a while.
+            ServerUnavailable, MalformedAnswer: try again; this server is left alone until it answers a probe.
             RequestRefused: no server would take this request.
         """
         server = await self._server(session, may_start_on)
@@ -166,13 +157,13 @@ class Fleet:
                 token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s
             )
             spans = await self._spans(answer, ack, server)
-        except (ServerUnavailable, MalformedAnswer):
-            self._suspect(server)
+        except (ServerUnavailable, MalformedAnswer) as error:
+            server.failed(error)
             session.server = None
             raise
         finally:
             server.num_in_flight -= 1
-        server.num_failures = 0
+        server.answered()
         return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
 
     def num_in_flight(self) -> dict[str, int]:
@@ -188,7 +179,7 @@ class Fleet:
             for server in self._servers.values()
         )
 
-    def _objection(self, server: _Server, may_start_on: Callable[[int], bool]) -> str | None:
+    def _objection(self, server: Member, may_start_on: Callable[[int], bool]) -> str | None:
         ack = server.ack
         if ack.state != "serving":
             return f"its state is {ack.state}"
@@ -196,10 +187,9 @@ class Fleet:
             return f"version {label(ack.version)} is older than this claim may start from"
         if server.name in self._lagging:
             return f"version {label(ack.version)} is more than weightsync.max_version_skew behind head"
-        left_s = server.suspect_until - time.monotonic()
-        return f"it failed {server.num_failures} times and is left alone for {left_s:.1f} s" if left_s > 0 else None
+        return server.trouble or None
 
-    def _choose(self, session: Session, may_start_on: Callable[[int], bool]) -> _Server | None:
+    def _choose(self, session: Session, may_start_on: Callable[[int], bool]) -> Member | None:
         usable = [s for s in self._servers.values() if self._objection(s, may_start_on) is None]
         if not usable:
             return None
@@ -209,7 +199,7 @@ class Fleet:
             session.server = chosen.name
         return chosen
 
-    async def _server(self, session: Session, may_start_on: Callable[[int], bool]) -> _Server:
+    async def _server(self, session: Session, may_start_on: Callable[[int], bool]) -> Member:
         chosen = self._choose(session, may_start_on)
         if chosen is not None:
             return chosen
@@ -223,15 +213,10 @@ class Fleet:
                     self._waiters.reminded = time.monotonic()
                     log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._waiters.changed.wait(), self._recheck_s())
+                    # An event may be missed, so there is another look soon anyway.
+                    await asyncio.wait_for(self._waiters.changed.wait(), min(RECHECK_S, self._limits.server_wait_s))
                 chosen = self._choose(session, may_start_on)
         return chosen
-
-    def _recheck_s(self) -> float:
-        """Until the next suspicion lapses, which no event tells; and seldom anyway, since an event may be missed."""
-        now = time.monotonic()
-        lapses = [s.suspect_until - now for s in self._servers.values() if s.suspect_until > now]
-        return min([RECHECK_S, self._limits.server_wait_s, *lapses])
 
     @contextmanager
     def _waiting(self, may_start_on: Callable[[int], bool]) -> Iterator[None]:
@@ -248,15 +233,7 @@ class Fleet:
             if waiters.count == 0:
                 waiters.counted.close()
 
-    def _suspect(self, server: _Server) -> None:
-        now = time.monotonic()
-        if now < server.suspect_until:
-            return  # one death fails everything in flight: that is one failure
-        first_s, most_s = SUSPECT_S
-        server.suspect_until = now + min(most_s, first_s * 2.0**server.num_failures)
-        server.num_failures += 1
-
-    async def _spans(self, answer: Answer, ack: Ack, server: _Server) -> tuple[Span, ...]:
+    async def _spans(self, answer: Answer, ack: Ack, server: Member) -> tuple[Span, ...]:
         if not answer.token_ids:
             return ()
         if answer.one_version:
@@ -269,7 +246,7 @@ class Fleet:
             spans.append(Span(version, await self._digest(version, server), run.num_tokens))
         return tuple(spans)
 
-    def _version(self, text: str, ack: Ack, server: _Server) -> int:
+    def _version(self, text: str, ack: Ack, server: Member) -> int:
         try:
             return parse_label(text)
         except ValueError as error:
@@ -281,7 +258,7 @@ class Fleet:
                 "was restarted or changed behind its host, so nobody knows the weights. The answer is dropped.",
             ) from error
 
-    async def _digest(self, version: int, server: _Server) -> int:
+    async def _digest(self, version: int, server: Member) -> int:
         digest = self._digests.get(version)
         if digest is None:  # activated and answered before its ack reached us
             digest = await waits.in_thread(self._board.digest_of, version)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from asyncrl.errors import PreflightError
-from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
+from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
 
 PauseMode = Literal["in_place", "retract", "abort"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -115,7 +115,7 @@ def parse_answer(body: Json, path: str = "/generate") -> Answer:
 
     Raises:
         RequestRefused: an abort that carries a 4xx status: the server refused under HTTP 200.
-        ServerUnavailable: an abort that carries a 5xx status.
+        ServerUnavailable: an abort that carries a 5xx status; ServerBusy for 503.
         MalformedAnswer: ids, logprobs and spans do not fit each other; its reason is what to count it under.
     """
     try:
@@ -163,6 +163,8 @@ def _raise_if_refused(finish: Json, path: str) -> None:
     status = int(finish.get("status_code") or 0)
     if status:
         message = f"{path}: aborted with status {status}: {str(finish.get('message'))[:200]}"
+        if status == 503:
+            raise ServerBusy(message)
         raise RequestRefused(message) if 400 <= status < 500 else ServerUnavailable(message)
 
 

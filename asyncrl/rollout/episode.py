@@ -16,14 +16,14 @@ from asyncrl.data.template import TemplateRefused
 from asyncrl.data.values import Json
 from asyncrl.envs.base import Environment, Message, Reward, StepResult
 from asyncrl.errors import AsyncrlError, DataError
-from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
+from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
 from asyncrl.inference.fleet import Generated, Session
 from asyncrl.inference.protocol import Sampling
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.seeds import Stream, environment_seed, sampling_seed
 from buffer import Trajectory, TrajectoryError
 
-MAX_EMPTY_ABORTS = 64  # servers that sleep and wake abort what waits in their queue; more in a row is a fault
+MAX_FRUITLESS = 64  # requests in a row that a full queue or a sleeping server sent back; more is a fault
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class EpisodePlayer:
     async def _answer(self, task: EpisodeTask, builder: TrajectoryBuilder, session: Session) -> str:
         """Sample one turn into `builder`, over as many requests as it takes; `stop` or `length`."""
         settings, start = self._settings, len(builder.token_ids)
-        num_failures = num_empty = 0
+        num_failures = num_fruitless = 0
         while True:
             position = len(builder.token_ids)
             budget = min(settings.max_new_tokens - (position - start), settings.context_length - position)
@@ -182,6 +182,11 @@ class EpisodePlayer:
                 answer = await self._fleet.generate(
                     builder.token_ids, sampling, session=session, may_start_on=task.may_start_on
                 )
+            except ServerBusy as error:
+                num_fruitless += 1
+                if num_fruitless >= MAX_FRUITLESS:
+                    raise EpisodeFailed("server_failed", f"{num_fruitless} requests in vain: {error}") from error
+                continue
             except (ServerUnavailable, MalformedAnswer) as error:
                 self.counts[f"answers_{error.reason}" if isinstance(error, MalformedAnswer) else "answers_lost"] += 1
                 num_failures += 1
@@ -195,11 +200,11 @@ class EpisodePlayer:
             if answer.finish_reason != "abort":
                 return answer.finish_reason
             self.counts["answers_cut"] += 1
-            num_empty = 0 if answer.token_ids else num_empty + 1
+            num_fruitless += 1
             if answer.token_ids:
-                num_failures = 0
-            if num_empty >= MAX_EMPTY_ABORTS:
-                raise EpisodeFailed("server_failed", f"{num_empty} requests in a row were aborted without a token")
+                num_failures = num_fruitless = 0
+            if num_fruitless >= MAX_FRUITLESS:
+                raise EpisodeFailed("server_failed", f"{num_fruitless} requests in a row were aborted without a token")
 
     def _render(self, messages: tuple[Message, ...], row: PromptRow, memo: PromptMemo) -> list[int]:
         if memo.messages != messages:

@@ -197,10 +197,10 @@ async def test_a_server_that_failed_is_left_alone_and_the_episode_goes_elsewhere
         await ask(fleet, session=session)
     assert session.server is None
     assert {(await ask(fleet)).server for _ in range(4)} == {"server-1"}
-    assert "left alone" in fleet.why()
+    assert "it failed 1 times" in fleet.why()
     setting.board.write(first, V1, "server-0", incarnation="second")
     await fleet.refresh()
-    assert "left alone" not in fleet.why(), "a new life of the server is not blamed for the last one's death"
+    assert "it failed" not in fleet.why(), "a new life of the server is not blamed for the last one's death"
     await fleet.close()
 
 
@@ -213,6 +213,23 @@ async def test_the_only_server_is_asked_again_after_a_short_while(setting: Setti
     with pytest.raises(ServerUnavailable):
         await ask(fleet)
     assert (await ask(fleet)).token_ids
+    await fleet.close()
+
+
+@in_event_loop
+async def test_nobody_spends_an_attempt_on_a_dead_server_whose_last_word_is_still_believed(setting: Setting) -> None:
+    with running_fake() as dying:
+        setting.board.write(dying, V1, "server-0")
+        fleet = await setting.fleet(server_wait_s=20.0)
+        assert (await ask(fleet)).token_ids
+    with pytest.raises(ServerUnavailable):
+        await ask(fleet)
+    asking = [asyncio.create_task(ask(fleet)) for _ in range(5)]
+    _, waiting = await asyncio.wait(asking, timeout=1.0)
+    assert len(waiting) == 5
+    assert "does not answer" in fleet.why()
+    setting.server(port=dying.port, label=label(V1))
+    assert all(answer.token_ids for answer in await asyncio.gather(*asking))
     await fleet.close()
 
 

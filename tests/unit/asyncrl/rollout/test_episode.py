@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import Message, Reward, StepResult
-from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
+from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
 from asyncrl.inference.fleet import Generated, Session
 from asyncrl.inference.protocol import Sampling
 from asyncrl.rollout.builder import TrajectoryBuilder
@@ -149,6 +149,14 @@ async def test_an_outage_is_a_failure_and_never_an_empty_answer(error: Exception
         await play.run()
     assert caught.value.reason == reason
     assert play.environment.heard == []
+
+
+@in_event_loop
+async def test_a_full_queue_is_no_failure_but_has_an_end() -> None:
+    busy = ServerBusy("queue is full")
+    assert (await Play(*[busy] * 20, ([15, END], "stop")).run()).num_sampled == 2
+    with pytest.raises(EpisodeFailed, match="in vain: queue is full"):
+        await Play(*[busy] * 64).run()
 
 
 @in_event_loop

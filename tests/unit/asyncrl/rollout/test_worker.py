@@ -226,7 +226,7 @@ async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(clu
 async def test_an_outage_fails_the_group_which_is_played_again_and_is_never_an_answer(cluster: Cluster) -> None:
     server = cluster.server()
     cluster.train()
-    server.script.extend([(503, {"error": "down"})] * 2)
+    server.script.extend([(500, {"error": "down"})] * 2)
     async with cluster.working(slots=1) as (worker, _):
         groups = await cluster.lease(2)
         assert worker.facts()["failed_server_failed"] == 1

@@ -1,0 +1,80 @@
+"""One server as a fleet sees it: what it acknowledged, what is in flight there, and whether it has just failed.
+
+A server that failed a request is left alone until it answers a probe, and a little longer each time: the episodes wait
+meanwhile instead of spending their attempts on it. One that died takes a while to drop out of the version log, and
+without this every prompt in flight would be counted as failed for an outage.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from asyncrl import waits
+from asyncrl.errors import ServerError
+from asyncrl.inference.client import ServerClient
+from weightsync.acks import Ack
+
+ALONE_S = (0.25, 10.0)  # the first time, and at most
+PROBE_S = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Member:
+    """A server of a fleet. `recovered` is called when it may be asked again."""
+
+    def __init__(self, name: str, ack: Ack, client: ServerClient, recovered: Callable[[], None]) -> None:
+        self.name, self.ack, self.client = name, ack, client
+        self.num_in_flight = 0
+        self._recovered = recovered
+        self._num_failures = 0
+        self._recovery: asyncio.Task[None] | None = None
+        self._trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """Why it is left alone now, empty when it is not."""
+        alone = self._recovery is not None and not self._recovery.done()
+        return self._trouble if alone else ""
+
+    def acknowledged(self, ack: Ack) -> None:
+        """Take what it says now; a new life of the server is not blamed for the last one's death."""
+        if ack.incarnation != self.ack.incarnation:
+            self._num_failures = 0
+            if self._recovery is not None:
+                self._recovery.cancel()
+                self._recovery = None
+        self.ack = ack
+
+    def answered(self) -> None:
+        """It answered a request."""
+        self._num_failures = 0
+
+    def failed(self, error: ServerError) -> None:
+        """It failed a request. One death fails everything in flight: that is one failure."""
+        if not self.trouble:
+            self._num_failures += 1
+            self._trouble = f"it failed {self._num_failures} times in a row, the last: {error}"
+            self._recovery = asyncio.create_task(self._recover())
+
+    async def close(self) -> None:
+        """Forget it; requests in flight end by themselves."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+        await self.client.close()
+
+    async def _recover(self) -> None:
+        first_s, most_s = ALONE_S
+        pause_s = min(most_s, first_s * 2.0 ** (self._num_failures - 1))
+        while True:
+            await waits.pause("fleet leaves a failed server alone", pause_s)
+            try:
+                await self.client.model_info(PROBE_S)
+            except ServerError as error:
+                self._trouble = f"it does not answer: {error}"
+                pause_s = min(most_s, 2 * pause_s)
+            else:
+                break
+        self._trouble = ""
+        self._recovery = None
+        self._recovered()
