@@ -11,18 +11,18 @@ Numbers = npt.NDArray[np.generic]
 
 
 def measure(batch: Batch, tally: Tally) -> None:
-    """Add one rank's groups. Trajectories without a reward count in lengths, not in rewards."""
+    """Add one rank's groups. Trajectories without a reward count in lengths, not in rewards.
+
+    A response is as long as the tokens that the policy sampled for it: what an environment said in between is none.
+    """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards_J = batch.trajectories.rewards_J
     for name in ("critic/rewards", "critic/score"):
         _spread(tally, name, rewards_J[np.isfinite(rewards_J)])
     _spread(tally, "critic/advantages", batch.advantages_N)
     prompts = np.array([trajectory.rows[0].num_prompt_tokens for trajectory in members], dtype=np.int64)
-    responses = np.array(
-        [sum(len(row.token_ids) - row.num_prompt_tokens for row in t.rows) for t in members], dtype=np.int64
-    )
     _spread(tally, "prompt_length", prompts)
-    _spread(tally, "response_length", responses)
+    _spread(tally, "response_length", batch.trajectories.num_sampled_J)
     _spread(tally, "num_turns", np.array([trajectory.num_turns for trajectory in members], dtype=np.int64))
     count = len(members)
     for reason, name in (("length", "response_length/clip_ratio"), ("abort", "response/aborted_ratio")):
@@ -35,6 +35,8 @@ def measure(batch: Batch, tally: Tally) -> None:
     for group in batch.groups:
         known = [t.reward for t in group.trajectories if t.reward is not None]
         tally.mean(f"critic/rewards/{group.data_source}/mean", sum(known), len(known))
+        sampled = sum(t.num_sampled for t in group.trajectories)
+        tally.mean(f"response_length/{group.data_source}/mean", sampled, len(group.trajectories))
     _lags(batch, tally)
 
 

@@ -11,7 +11,7 @@ from asyncrl.trainer.lineage import Lineage
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parts import TrainerParts
 from asyncrl.trainer.tally import Tally
-from buffer.answers import LeftGroup
+from buffer.answers import Entry, LeftGroup
 from buffer.errors import BufferError
 from buffer.versions import label
 
@@ -51,7 +51,7 @@ class Reporting:
         self.write(
             {
                 **renamed(whole.values()),
-                **_consumed(groups),
+                **_consumed(groups.entries),
                 **_left(groups.left),
                 **others,
                 "training/step": float(self._lineage.step),
@@ -60,6 +60,7 @@ class Reporting:
                 "perf/time_per_step": seconds,
                 "perf/tokens_per_s": self._tokens_per_s,
                 "perf/throughput": self._tokens_per_s / self._parts.collective.world,
+                "timing_s/step": seconds,
                 **self.watches.drain(),
                 **_without_heartbeat(self._waits.drain()),
             }
@@ -101,32 +102,44 @@ def _without_heartbeat(seconds: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in seconds.items() if not name.endswith(f"/{HEARTBEAT}")}
 
 
-def _consumed(groups: StepGroups) -> dict[str, float]:
-    """Lag and age of the groups that were trained."""
-    lags, ages = [entry.lag for entry in groups.entries], [entry.age_s for entry in groups.entries]
-    if not lags:
+def _consumed(entries: Sequence[Entry]) -> dict[str, float]:
+    """Lag and age of the groups that were trained; by source where there are several."""
+    if not entries:
         return {}
-    histogram = {f"training/off_policy/lag/{lag}": float(lags.count(lag)) for lag in sorted(set(lags))}
-    return {
-        **histogram,
-        "buffer/num_groups": float(len(lags)),
-        "buffer/num_bytes": float(sum(entry.num_bytes for entry in groups.entries)),
+    lags, ages = [entry.lag for entry in entries], [entry.age_s for entry in entries]
+    values = {
+        "buffer/num_groups": float(len(entries)),
+        "buffer/num_bytes": float(sum(entry.num_bytes for entry in entries)),
         "buffer/lag_max": float(max(lags)),
         "buffer/lag_mean": sum(lags) / len(lags),
         "buffer/age_s/mean": sum(ages) / len(ages),
         "buffer/age_s/max": max(ages),
     }
+    values |= {f"training/off_policy/lag/{lag}": float(lags.count(lag)) for lag in sorted(set(lags))}
+    sources = [entry.data_source for entry in entries]
+    if len(set(sources)) > 1:
+        values |= {f"buffer/num_groups/{source}": float(sources.count(source)) for source in sorted(set(sources))}
+    return values
 
 
 def _left(left: Sequence[LeftGroup]) -> dict[str, float]:
     """Groups that left instead of being trained, with their lengths: dropping by age selects short answers."""
     values = {"buffer/num_left": float(len(left))}
     for reason in sorted({group.reason for group in left}):
-        of_reason = [group for group in left if group.reason == reason]
-        lengths = [length for group in of_reason for length in group.sampled]
-        values[f"buffer/left/{reason}/groups"] = float(len(of_reason))
-        values[f"buffer/left/{reason}/discarded"] = float(sum(group.outcome == "discarded" for group in of_reason))
-        values[f"buffer/left/{reason}/lag_max"] = float(max(group.lag for group in of_reason))
-        if lengths:
-            values[f"buffer/left/{reason}/response_length/mean"] = sum(lengths) / len(lengths)
+        groups, prefix = [group for group in left if group.reason == reason], f"buffer/left/{reason}"
+        values[f"{prefix}/groups"] = float(len(groups))
+        values[f"{prefix}/discarded"] = float(sum(group.outcome == "discarded" for group in groups))
+        values[f"{prefix}/lag_max"] = float(max(group.lag for group in groups))
+        values |= _length(f"{prefix}/response_length/mean", groups)
+        sources = sorted({group.data_source for group in groups})
+        for source in sources if len(sources) > 1 else ():
+            of_source = [group for group in groups if group.data_source == source]
+            values[f"{prefix}/groups/{source}"] = float(len(of_source))
+            values |= _length(f"{prefix}/response_length/{source}/mean", of_source)
     return values
+
+
+def _length(name: str, groups: Sequence[LeftGroup]) -> dict[str, float]:
+    """Mean sampled tokens of an answer; nothing without answers."""
+    lengths = [length for group in groups for length in group.sampled]
+    return {name: sum(lengths) / len(lengths)} if lengths else {}
