@@ -130,6 +130,7 @@ class _Run:
         if self.lineage.step == 0 and self.parts.heldout:
             await self.publishing.ensure_head(max_lag=0)
             self.write(await self.evaluate("before"))
+        self.reporting.begin()
         while self.lineage.step < self.config.trainer.steps:
             await self.publishing.ensure_head(max_lag=self.config.plan.limit)
             groups = await self.intake.next(can_free_bytes=self.saver.has_news)

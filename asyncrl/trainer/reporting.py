@@ -66,6 +66,11 @@ class Reporting:
             }
         )
 
+    def begin(self) -> None:
+        """The first step starts now: what was before it is no part of its seconds."""
+        self._lap()
+        self.watches.drain()
+
     def write(self, values: Mapping[str, float]) -> None:
         """Write metrics of the step that is finished; on rank 0."""
         for sink in self._parts.sinks:
