@@ -4,7 +4,7 @@ Three kinds of tokens: the prompt, what the policy sampled (with logprob and ver
 Only the second kind is ever trained on. Nothing is decoded and encoded again: the ids are those that were drawn.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,9 @@ from buffer import Row, Span, Trajectory
 class TrajectoryBuilder:
     """One row after another; `begin_row` starts the first, and a further one where the context is rewritten."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_older: Callable[[], None] = lambda: None) -> None:
+        """`on_older` is called when the oldest version becomes known or older: the group's age hangs on it."""
+        self._on_older = on_older
         self.oldest_version: int | None = None
         """Smallest packed version that a token was sampled under, None before the first token."""
         self.num_sampled = 0
@@ -44,6 +46,7 @@ class TrajectoryBuilder:
         for span in spans:
             if self.oldest_version is None or span.version < self.oldest_version:
                 self.oldest_version = span.version
+                self._on_older()
             last = self._spans[-1] if self._spans else None
             if last is not None and (last.version, last.digest) == (span.version, span.digest):
                 self._spans[-1] = Span(span.version, span.digest, last.num_tokens + span.num_tokens)

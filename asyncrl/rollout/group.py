@@ -7,6 +7,7 @@ A group leaves in exactly one of three ways: put as a whole, failed with a reaso
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -48,11 +49,12 @@ class GroupPlayer:
             What became of it: ready, stale, dead, waiting (it failed), fenced, given_up, or why it was not finished.
         """
         claim, ledger = work.claim, work.ledger
-        builders = [TrajectoryBuilder() for _ in range(work.group_size)]
+        older = asyncio.Event()
+        builders = [TrajectoryBuilder(on_older=older.set) for _ in range(work.group_size)]
         memo = PromptMemo()
         episodes = [asyncio.create_task(self._episode(work, i, builder, memo)) for i, builder in enumerate(builders)]
         try:
-            outcome = await self._to_the_end(work, episodes, builders)
+            outcome = await self._to_the_end(work, episodes, self._keep(work, builders, older))
         except Fenced as error:
             log.warning("group %s is dropped: %s", claim.gid, error)
             outcome = "fenced"
@@ -91,37 +93,40 @@ class GroupPlayer:
         return trajectory
 
     async def _to_the_end(
-        self, work: Work, episodes: list[asyncio.Task[Trajectory]], builders: list[TrajectoryBuilder]
+        self, work: Work, episodes: list[asyncio.Task[Trajectory]], keeping: Coroutine[None, None, str]
     ) -> str:
-        pending = set(episodes)
-        while pending:
-            done, pending = await asyncio.wait(
-                pending, timeout=self._renew_every_s, return_when=asyncio.FIRST_EXCEPTION
-            )
-            for task in done:
-                task.result()  # raises what ended the episode
-            if pending:
-                outcome = await self._renew(work, builders)
-                if outcome is not None:
-                    return outcome
+        keeper, playing = asyncio.create_task(keeping), asyncio.gather(*episodes)
+        try:
+            await asyncio.wait((keeper, playing), return_when=asyncio.FIRST_COMPLETED)
+            if not playing.done():
+                log.info("group %s is not finished: %s", work.claim.gid, keeper.result())
+                await waits.in_thread(work.ledger.abandon, work.claim)
+                return keeper.result()
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
         group = Group(
             ordinal=work.claim.ordinal,
             attempt=work.claim.attempt,
             data_source=work.row.data_source,
-            trajectories=tuple(task.result() for task in episodes),
+            trajectories=tuple(playing.result()),  # raises what ended an episode
             extra_info={"index": work.row.index},
         )
-        return await waits.blocking("worker puts a group", work.ledger.put, work.claim, group)
+        return await waits.in_thread(work.ledger.put, work.claim, group)
 
-    async def _renew(self, work: Work, builders: list[TrajectoryBuilder]) -> str | None:
-        """Keep the claim; what became of the group if it is not to be finished."""
-        oldest = min((b.oldest_version for b in builders if b.oldest_version is not None), default=None)
-        answer = await waits.in_thread(work.ledger.renew, work.claim, oldest)
-        if answer.go_on:
-            return None
-        log.info("group %s is not finished: %s", work.claim.gid, answer.reason)
-        await waits.in_thread(work.ledger.abandon, work.claim)
-        return answer.reason
+    async def _keep(self, work: Work, builders: list[TrajectoryBuilder], older: asyncio.Event) -> str:
+        """Renew the claim until cancelled; the reason, when the group is not to be finished.
+
+        At once when the group's oldest version is known: a lease waits only for groups whose age it knows.
+        """
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(older.wait(), self._renew_every_s)
+            older.clear()
+            oldest = min((b.oldest_version for b in builders if b.oldest_version is not None), default=None)
+            answer = await waits.in_thread(work.ledger.renew, work.claim, oldest)
+            if not answer.go_on:
+                return answer.reason
 
     async def _fail(self, work: Work, error: EpisodeFailed) -> str:
         try:

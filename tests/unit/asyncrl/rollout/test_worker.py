@@ -356,3 +356,29 @@ def test_one_process_can_play_in_one_event_loop_after_another(cluster: Cluster) 
             return len(await cluster.lease(1, step))
 
     assert [asyncio.run(play(step)) for step in range(2)] == [1, 1]
+
+
+@in_event_loop
+async def test_the_ledger_learns_a_groups_version_from_its_first_tokens_not_from_the_next_renewal(
+    cluster: Cluster,
+) -> None:
+    cluster.server()
+    cluster.train(limit=1, per_version=1)
+    tool = asyncio.Event()
+
+    class SlowTool(Scored):
+        async def step(self, text: str, finish_reason: str) -> StepResult:
+            await tool.wait()
+            return await super().step(text, finish_reason)
+
+    worker, stop = cluster.worker(renew_every_s=1000.0), asyncio.Event()
+    worker._player._make_environment = lambda: SlowTool(lambda row, text: cluster.score(row, text))
+    running = asyncio.create_task(worker.run(stop))
+    try:
+        books = cluster.buffer._store.books
+        await until(lambda: [books().cards[o].oldest for o in (0, 1) if o in books().cards] == [(0, 0), (0, 0)])
+        tool.set()
+        assert len(await cluster.lease(1)) == 1
+    finally:
+        stop.set()
+        await running
