@@ -98,7 +98,8 @@ class Sweep:
 
 
 def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: int) -> Sweep:
-    """What nobody needs: older than the newest committed anchor, than every living server, than the newest deltas.
+    """What nobody needs: older than the newest committed anchor, than what a living server reads next, than the newest
+    deltas.
 
     Args:
         records: the log's, ascending.
@@ -109,7 +110,9 @@ def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: 
     if not anchors:
         return Sweep((), (), ())
     newest = anchors[-1]
-    living = [i for i, record in enumerate(records) if record.version in held]
+    # A server that would rather load the anchor holds nothing back: one that hangs must not keep the log growing.
+    behind = {i: path(records, record.version) for i, record in enumerate(records) if record.version in held}
+    living = [i for i, way in behind.items() if way is not None and way.start is None]
     floor = max(0, min([newest, len(records) - 1 - keep_deltas, *living]))
     gone = records[:floor]
     older = [records[i] for i in anchors if floor <= i < newest]

@@ -172,6 +172,14 @@ def test_a_publish_that_cannot_put_its_parts_leaves_everything_as_it_was(world: 
     world.assert_a_joiner_gets(world.weights)
 
 
+def test_the_first_version_sends_what_the_trainers_memory_holds_and_its_directory_does_not(world: World) -> None:
+    """A format round trip changed one bit before any step: the servers have the directory's word."""
+    world.weights["model.norm.weight"].view(torch.int16)[3] += 1
+    report = world.trainer().publish(pack(1, 0))
+    assert (report.base, report.num_changed) == (0, 1)
+    world.assert_a_joiner_gets(world.weights)
+
+
 def test_a_deadline_that_passes_is_a_failed_publish(tmp_path: Path) -> None:
     world = World(tmp_path, publish_deadline_s=1e-9)
     trainer = world.trainer()

@@ -1,0 +1,59 @@
+"""Two engine ranks as processes over gloo: they agree on one digest, and their tables and sums are exact."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.fused_model import checkpoint, save_checkpoint, stepped
+from weightsync.config import WeightsyncConfig
+from weightsync.log import open_log
+from weightsync.manifest import Manifest
+from weightsync.publisher import WeightPublisher
+from weightsync.receiver import Receiver
+from weightsync.shard import shards_of
+from weightsync.transport import open_transport
+from weightsync.versions import pack
+
+WORLD = 2
+
+
+def test_ranks_in_processes_apply_one_ticket_together(tmp_path: Path) -> None:
+    model_dir = save_checkpoint(checkpoint(), tmp_path / "model")
+    weights = stepped(checkpoint(), 1)
+    config = WeightsyncConfig(directory=str(tmp_path / "parts"))
+    log, transport = open_log(str(tmp_path), "run"), open_transport(config, "", "run")
+    manifest = Manifest.from_model_dir(model_dir, "bfloat16")
+    trainer = WeightPublisher(manifest, lambda: shards_of(weights.items(), "bfloat16"), log, transport, config)
+    trainer.publish_origin(model_dir)
+    trainer.claim(1)
+    report = trainer.publish(pack(1, 1))
+    stage_dir = tmp_path / "stage"
+    receiver = Receiver(
+        *(log, transport, config),
+        **{"server": "s", "incarnation": "1", "url": "http://s", "stage_dir": stage_dir, "model_dir": model_dir},
+    )
+    assert receiver.stage(0) is not None
+    new = save_checkpoint(weights, tmp_path / "new")
+    environment = {**os.environ, "ASYNCRL_STAGE_DIR": str(stage_dir), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.support.engine_rank"]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(WORLD), str(tmp_path / "store"), str(model_dir), str(new)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(WORLD)
+    ]
+    outputs = [rank.communicate(timeout=120) for rank in ranks]
+    for out, err in outputs:
+        found = json.loads(out.splitlines()[-1]) if out else err
+        assert isinstance(found, dict), found
+        assert found["status"] == [0, 1, 1, report.digest >> 32, report.digest & 0xFFFFFFFF, report.num_changed], err
+        assert found["equal"]
+        assert found["worst"] == WORLD - 1
+        assert found["sums"] == [(1 << 64) - 2, 1]
+        assert found["tables"] == [[0], [10, 11]]
