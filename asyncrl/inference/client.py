@@ -16,6 +16,7 @@ from asyncrl.errors import ServerError
 from asyncrl.inference.batching import Batcher, Question
 from asyncrl.inference.connections import Connections
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
+from asyncrl.inference.key import KEY_VARIABLE, server_key
 from asyncrl.inference.protocol import (
     Answer,
     LoaderStatus,
@@ -27,9 +28,6 @@ from asyncrl.inference.protocol import (
     parse_status,
 )
 
-KEY_VARIABLE = "ASYNCRL_SERVER_KEY"
-"""Environment variable with the servers' bearer key; a key in a configuration file would be logged with it."""
-
 BUSY = (408, 425, 429, 503)
 """Statuses that ask to come back."""
 
@@ -40,14 +38,15 @@ class ServerClient:
     Args:
         url: http://host:port.
         vocab_size: ids at or above it are refused here, before they would kill the server.
-        api_key: sent with every call, as a bearer.
+        api_key: sent with every call, as a bearer; None: the environment's (see `key`).
         control_s: deadline of each call that is not a generation.
     """
 
     def __init__(self, url: str, *, vocab_size: int, api_key: str | None = None, control_s: float = 120.0) -> None:
         self.url = url.rstrip("/")
         self._vocab_size, self._control_s = vocab_size, control_s
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        key = api_key or server_key()
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         self._connections = Connections(self.url, headers)
         # Abort matches by prefix, so no id may begin with another: all have one length.
         self._ids, self._num_requests = uuid.uuid4().hex, 0

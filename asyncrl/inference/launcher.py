@@ -12,13 +12,14 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from asyncrl import waits
 from asyncrl.errors import PreflightError
 from asyncrl.inference.errors import ServerUnavailable
+from asyncrl.inference.key import server_key
 
 LOADER = "weightsync.sglang_loader.load"
 """Dotted name of the weight loader; a server accepts exactly the names that it was started with."""
@@ -49,7 +50,7 @@ class LaunchSpec:
         on_cpu: start SGLang without a device.
         shares_devices: memory is given back while the trainer computes.
         model_version: label of the weights in `model_dir`.
-        api_key: bearer key that the server asks for.
+        api_key: bearer key that the server asks for; the environment's by default.
     """
 
     model_dir: Path
@@ -67,7 +68,7 @@ class LaunchSpec:
     shares_devices: bool = False
     extra_args: tuple[str, ...] = ()
     model_version: str = "0.0"
-    api_key: str | None = None
+    api_key: str | None = field(default_factory=server_key, repr=False)
 
     @property
     def url(self) -> str:
@@ -104,8 +105,6 @@ def _sglang(spec: LaunchSpec) -> Command:
         "--tp-size", str(spec.tp),
     ]  # fmt: skip
     env = {}
-    if spec.api_key is not None:
-        argv += ["--api-key", spec.api_key]
     if spec.on_cpu:
         argv += [
             "--device", "cpu",
@@ -131,6 +130,7 @@ def _shared_flags(spec: LaunchSpec) -> tuple[str, ...]:
         "--max-running-requests", str(spec.max_running_requests),
         "--context-length", str(spec.context_length),
         "--custom-weight-loader", LOADER,
+        *(("--api-key", spec.api_key) if spec.api_key else ()),
     )  # fmt: skip
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.inference.client import KEY_VARIABLE, ServerClient
+from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
+from asyncrl.inference.key import KEY_VARIABLE
 from asyncrl.inference.protocol import Sampling
 from tests.support.event_loop import in_event_loop
 from tests.support.fake_sglang import DROP, VOCAB, FakeServer, running_fake
@@ -131,6 +132,13 @@ async def test_every_call_carries_the_key_and_a_401_names_the_setting_not_the_ke
         with pytest.raises(RequestRefused, match=KEY_VARIABLE) as caught:
             await client_of(server, "wrong-key").generate([1], SAMPLING, extra_key=None, deadline_s=5.0)
         assert "wrong-key" not in str(caught.value)
+
+
+@in_event_loop
+async def test_the_key_comes_from_the_environment_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "k2-secret")
+    with running_fake(key="k2-secret") as server:
+        await client_of(server).model_info()
 
 
 @in_event_loop

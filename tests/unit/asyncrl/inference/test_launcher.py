@@ -13,6 +13,7 @@ import pytest
 from asyncrl.errors import PreflightError
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
+from asyncrl.inference.key import KEY_VARIABLE
 from asyncrl.inference.launcher import ENGINES, Command, LaunchSpec, ServerProcess, choose_port, command
 from tests.support.event_loop import in_event_loop
 
@@ -57,10 +58,21 @@ def test_sglang_on_a_cpu_and_on_shared_devices_gets_the_switches_it_needs(tmp_pa
     assert on_cpu.argv[0] == "/venv/bin/python"
     assert "--device cpu --attention-backend torch_native" in " ".join(on_cpu.argv)
     assert on_cpu.env["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
-    shared = command("sglang", spec(tmp_path, on_cpu=False, shares_devices=True, api_key="k"))
+    shared = command("sglang", spec(tmp_path, on_cpu=False, shares_devices=True))
     assert "--enable-weights-cpu-backup" in shared.argv
     assert "--device" not in shared.argv
-    assert shared.argv[shared.argv.index("--api-key") + 1] == "k"
+    assert "--api-key" not in on_cpu.argv
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_started_server_asks_for_the_key_of_the_environment(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "k-secret")
+    made = spec(tmp_path)
+    argv = command(engine, made).argv
+    assert argv[argv.index("--api-key") + 1] == "k-secret"
+    assert "k-secret" not in repr(made)
 
 
 def test_a_port_in_use_is_refused_with_the_setting_to_change() -> None:
