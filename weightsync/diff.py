@@ -103,6 +103,7 @@ def _term(address: Any, word: Any, step: Any) -> Any:
 
 @_jit
 def digest_words(words: Any, start: Any, step: Any) -> Any:
+    """Sum of the digest terms of a contiguous run."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
         total += _term(start + i * step, words[i], step)
@@ -111,6 +112,7 @@ def digest_words(words: Any, start: Any, step: Any) -> Any:
 
 @_jit
 def digest_at(addresses: Any, words: Any, step: Any) -> Any:
+    """Sum of the digest terms of words at addresses."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
         total += _term(addresses[i], words[i], step)
@@ -191,6 +193,7 @@ def encode(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, b
 
 @_jit
 def pack(codes: Any, values: Any) -> None:
+    """Two codes a byte, low nibble first."""
     n = codes.shape[0]
     for i in range(n >> 1):
         values[i] = codes[2 * i] | np.uint8(codes[2 * i + 1] << np.uint8(4))
@@ -210,6 +213,7 @@ def _difference(values: Any, escaped: Any, k: Any, x: Any) -> Any:
 
 @_jit
 def decode(gaps: Any, values: Any, escaped: Any, positions: Any, differences: Any) -> None:
+    """Positions and differences of checked planes."""
     cursor: Any = 0
     k = x = 0
     for i in range(gaps.shape[0]):
