@@ -100,9 +100,10 @@ def load_language_model(
     module.train()
     if gradient_checkpointing:
         recompute_activations(module)
-    module.to(device)
-    if mesh is not None:
-        shard(module, mesh, arithmetic)
+    if mesh is None:
+        module.to(device)
+    else:
+        shard(module, mesh, arithmetic)  # moves layer by layer, so that no device ever holds the whole model
     return LanguageModel(module, arithmetic, device)
 
 

@@ -4,6 +4,7 @@ import logging
 import secrets
 
 from asyncrl import waits
+from asyncrl.errors import CheckpointError
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
 from asyncrl.trainer.checkpoint import Saved
 from asyncrl.trainer.lineage import Lineage, digests_from_json
@@ -27,7 +28,7 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
         await waits.blocking("trainer reads a checkpoint", parts.checkpoints.load, saved, parts.policy)
         lineage.number, lineage.step = saved.name.number, saved.name.step
         lineage.digests = digests_from_json(saved.state["digests"])
-        ledger = Ledger.from_json(saved.state["ledger"])
+        ledger = _ledger_of(saved)
         log.info("resuming from checkpoint %s at step %d", saved.path, lineage.step)
     elif resume:
         log.info("there is no checkpoint to resume from; starting from version 0.0")
@@ -37,6 +38,13 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
     await waits.blocking("trainer claims the weights", parts.publisher.claim, lineage.branch)
     await waits.blocking("trainer claims the weights", parts.publisher.publish_origin, parts.config.model.path)
     return lineage
+
+
+def _ledger_of(saved: Saved) -> Ledger:
+    try:
+        return Ledger.from_json(saved.state["ledger"])
+    except (ValueError, KeyError) as error:
+        raise CheckpointError(f"{saved.path} holds a ledger that this version cannot read: {error}") from error
 
 
 async def _newest(parts: TrainerParts) -> Saved | None:
