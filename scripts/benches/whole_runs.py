@@ -1,0 +1,79 @@
+"""Run whole training runs of configs/tiny_cpu.yaml as the commands that a user types, for benchmarks to compare."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = "configs/tiny_cpu.yaml"
+DEADLINE_S = 1200.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a finished run left: its lines of metrics and its summary."""
+
+    lines: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+    def step_times_s(self) -> dict[int, float]:
+        """Step -> seconds since the epoch at which its line was written."""
+        return {int(line["step"]): float(line["time_s"]) for line in self.lines if "actor/pg_loss" in line}
+
+    def seconds(self) -> float:
+        """Seconds from the first held-out score, after which training starts, to the last step."""
+        return max(self.step_times_s().values()) - float(self.lines[0]["time_s"])
+
+    def scores(self) -> list[tuple[float, float]]:
+        """(seconds since training started, held-out score) in order of time."""
+        found = []
+        for line in self.lines:
+            scores = [value for name, value in line.items() if name.startswith("val/test_score/")]
+            if scores:
+                found.append((float(line["time_s"]) - float(self.lines[0]["time_s"]), float(scores[0])))
+        return found
+
+    def seconds_to(self, score: float) -> float | None:
+        """Seconds until a held-out score of at least `score`, None if it was never reached."""
+        return next((at_s for at_s, found in self.scores() if found >= score), None)
+
+
+def run(mode: str, directory: Path, overrides: Sequence[str], env: dict[str, str] | None = None) -> Run:
+    """Train once; in separate_async the rollout cluster is a command of its own.
+
+    Raises:
+        RuntimeError: a command failed; the message has the end of what it printed.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    keys = [CONFIG, f"run.dir={directory}", f"run.name={directory.name}", "metrics.sinks=[]", *overrides]
+    rollout = None
+    if mode == "separate_async":
+        rollout = _start(["serve-rollout", *keys], directory / "serve-rollout.out", env)
+    trainer = _start(["train", *keys, "--mode", mode], directory / "train.out", env)
+    try:
+        for name, process in (("train", trainer), ("serve-rollout", rollout)):
+            if process is not None and process.wait(DEADLINE_S) != 0:
+                raise RuntimeError(f"{name} failed: {(directory / f'{name}.out').read_text()[-2000:]}")
+    finally:
+        for process in (trainer, rollout):
+            if process is not None and process.poll() is None:
+                process.kill()
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return Run(lines, json.loads((directory / "summary.json").read_text()))
+
+
+def _start(arguments: list[str], output: Path, env: dict[str, str] | None) -> subprocess.Popen[bytes]:
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "asyncrl", *arguments],
+            cwd=ROOT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **(env or {})},
+        )
