@@ -21,8 +21,8 @@ from torch import Tensor
 from asyncrl.inference.local_engine.compute import ComputeWeights, LayerTensors
 from asyncrl.inference.local_engine.kv_cache import Int64, KVCache
 
-PAD_ROWS = 8
-PAD_TOKENS = 16
+PAD_ROWS = 4
+PAD_TOKENS = 8
 
 Attend = Callable[[Tensor], Tensor]
 """qkv rows [N, q_size + 2 kv_size], rotated -> [N, q_size]; also writes keys and values into the cache."""
