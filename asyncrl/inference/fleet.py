@@ -214,7 +214,8 @@ class Fleet:
                     log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on))
                 with suppress(TimeoutError):
                     # An event may be missed, so there is another look soon anyway.
-                    await asyncio.wait_for(self._waiters.changed.wait(), min(RECHECK_S, self._limits.server_wait_s))
+                    async with asyncio.timeout(min(RECHECK_S, self._limits.server_wait_s)):
+                        await self._waiters.changed.wait()
                 chosen = self._choose(session, may_start_on)
         return chosen
 

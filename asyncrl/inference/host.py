@@ -110,7 +110,8 @@ class Host:
     async def _back_off(self, stop: asyncio.Event, num_restarts: int) -> None:
         first_s, most_s = BACK_OFF_S
         with waits.timed("host waits before it starts its server again"), suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), min(most_s, first_s * 2.0**num_restarts))
+            async with asyncio.timeout(min(most_s, first_s * 2.0**num_restarts)):
+                await stop.wait()
 
     async def _live(self, stop: asyncio.Event) -> None:
         """One life, until it ends or `stop` is set."""
@@ -174,7 +175,8 @@ class Host:
                 await waits.in_thread(receiver.renew)
             await waits.in_thread(self._report, self._server.name, self.facts.to_report())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._never.wait(), self._settings.renew_every_s)
+                async with asyncio.timeout(self._settings.renew_every_s):
+                    await self._never.wait()
 
     async def _watch(self, started: asyncio.Event) -> None:
         await started.wait()

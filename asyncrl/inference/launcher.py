@@ -242,7 +242,8 @@ class ServerProcess:
         if self.exit_code is None:
             self._signal(signal.SIGTERM)
             with waits.timed(f"waiting for {self.name} to stop"), contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), self._stop_timeout_s)
+                async with asyncio.timeout(self._stop_timeout_s):
+                    await self._process.wait()
         self._signal(signal.SIGKILL)  # also whoever is left of its group
         await self._process.wait()
 

@@ -119,12 +119,16 @@ class GroupPlayer:
 
         At once when the group's oldest version is known: a lease waits only for groups whose age it knows.
         """
+        told: int | None = None
         while True:
+            # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(older.wait(), self._renew_every_s)
-            older.clear()
-            oldest = min((b.oldest_version for b in builders if b.oldest_version is not None), default=None)
-            answer = await waits.in_thread(work.ledger.renew, work.claim, oldest)
+                async with asyncio.timeout(self._renew_every_s):
+                    while _oldest(builders) == told:
+                        older.clear()
+                        await older.wait()
+            told = _oldest(builders)
+            answer = await waits.in_thread(work.ledger.renew, work.claim, told)
             if not answer.go_on:
                 return answer.reason
 
@@ -133,6 +137,10 @@ class GroupPlayer:
             return await waits.in_thread(work.ledger.fail, work.claim, error.reason, error.message)
         except Fenced:
             return "fenced"
+
+
+def _oldest(builders: list[TrajectoryBuilder]) -> int | None:
+    return min((b.oldest_version for b in builders if b.oldest_version is not None), default=None)
 
 
 async def _cancel(tasks: list[asyncio.Task[Trajectory]]) -> None:

@@ -164,7 +164,8 @@ class Worker:
         while not self._ended.is_set():
             await self._report()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), self._settings.report_every_s)
+                async with asyncio.timeout(self._settings.report_every_s):
+                    await self._ended.wait()
 
     async def _report(self) -> None:
         await waits.in_thread(self._buffer.report, self.name, self.facts())

@@ -1,0 +1,61 @@
+"""A group's last token, the end of its renewals and its put, in every order that the event loop can make of them."""
+
+import asyncio
+from collections.abc import Generator
+from typing import cast
+
+import pytest
+
+from asyncrl.data.rows import PromptRow
+from asyncrl.envs.base import Reward
+from asyncrl.rollout.builder import TrajectoryBuilder
+from asyncrl.rollout.episode import EpisodePlayer, EpisodeTask, PromptMemo
+from asyncrl.rollout.group import GroupPlayer, Work
+from asyncrl.rollout.pacing import Slots
+from buffer import BufferConfig, ReplayBuffer, Span, Trajectory
+from buffer.answers import Claim
+from buffer.versions import pack
+from tests.support.event_loop import in_event_loop
+
+
+class Turns:
+    """Awaiting it lets the event loop go round so many times."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __await__(self) -> Generator[None, None, None]:
+        for _ in range(self._count):
+            yield
+
+
+class TimedPlayer:
+    """Samples one token after some turns of the loop, and ends after some more."""
+
+    def __init__(self, before: int, after: int) -> None:
+        self._before, self._after = before, after
+
+    async def play(self, task: EpisodeTask, builder: TrajectoryBuilder, memo: PromptMemo) -> Trajectory:
+        builder.begin_row([1])
+        await Turns(self._before * task.episode)
+        builder.append_sampled(
+            [5], [-0.5], [Span(pack(1, 7 - task.episode), 70, 1)]
+        )  # each is older than the one before
+        await Turns(self._after)
+        return builder.finish(Reward(1.0), finish_reason="stop", num_turns=1, extra_info={})
+
+
+@pytest.mark.parametrize("before", range(5))
+@in_event_loop
+async def test_no_group_is_lost_between_its_last_token_and_the_end_of_its_renewals(before: int) -> None:
+    buffer = ReplayBuffer.in_memory("run", BufferConfig())
+    buffer.recover("nonce", None, number=0, limit=5, groups_per_version=10)
+    row = PromptRow(0, "test", ({"role": "user", "content": "1"},), None, {})
+    for after in range(8):
+        claim = buffer.reserve("worker")
+        assert isinstance(claim, Claim)
+        player = GroupPlayer(cast(EpisodePlayer, TimedPlayer(before, after)), Slots(8), renew_every_s=15.0)
+        playing = asyncio.create_task(player.play(Work(buffer, claim, row, "train", 3)))
+        done, _ = await asyncio.wait((playing,), timeout=5.0)
+        assert done, f"a group that ends {after} turns of the loop after its last token is stuck"
+        assert playing.result() == "ready"
