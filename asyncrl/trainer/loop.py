@@ -146,12 +146,12 @@ class _Run:
         seed_step(self.config.run.seed, self.lineage.step)
         async with self.parts.gpus.for_training():
             # Rank 0 asked for the devices of all ranks, and gives them back when all are done.
-            await waits.blocking("rank waits for the others", self.ranks.barrier)
+            await self.together()
             with self.reporting.watches.watch("batch"):
                 batch = self.build(groups)
             with self.reporting.watches.watch("update_actor"):
                 tally = self.parts.policy.step(batch)
-            await waits.blocking("rank waits for the others", self.ranks.barrier)
+            await self.together()
         measure(batch, tally)
         self.lineage.step += 1
         self.steps_since_version += 1
@@ -165,6 +165,11 @@ class _Run:
                 others |= await self.evaluate(f"version-{label(self.lineage.version)}")
         num_tokens = [sum(entry.tokens) for entry in groups.entries]
         self.reporting.write_step(tally, groups, others, num_tokens=num_tokens)
+
+    async def together(self) -> None:
+        """Return when every rank is here."""
+        if self.ranks.world > 1:
+            await waits.blocking("rank waits for the others", self.ranks.barrier)
 
     def build(self, groups: StepGroups) -> batches.Batch:
         """This rank's arrays."""
