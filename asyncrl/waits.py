@@ -27,17 +27,24 @@ MAX_THREADS = 64  # a worker renews and reserves for at most this many claims at
 
 _lock = threading.Lock()
 _seconds: dict[str, float] = defaultdict(float)
-_active: dict[int, "ActiveWait"] = {}
+_active: dict[int, "_Going"] = {}
 _threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="asyncrl-wait")
 
 
 @dataclass(frozen=True)
 class ActiveWait:
-    """A wait that is going on: since when (seconds of time.monotonic) and the text of its reason."""
+    """A wait that is going on: since when (seconds of time.monotonic) and its reason as of now."""
 
     name: str
     since_s: float
     why: str
+
+
+@dataclass(frozen=True)
+class _Going:
+    name: str
+    since_s: float
+    why: Callable[[], str]
 
 
 def seconds() -> dict[str, float]:
@@ -53,13 +60,14 @@ def seconds() -> dict[str, float]:
 def active() -> list[ActiveWait]:
     """The waits that are going on now, oldest first; what a progress view shows."""
     with _lock:
-        return sorted(_active.values(), key=lambda wait: wait.since_s)
+        going = sorted(_active.values(), key=lambda wait: wait.since_s)
+    return [ActiveWait(wait.name, wait.since_s, wait.why()) for wait in going]
 
 
 @contextmanager
 def timed(name: str, why: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Count the seconds of the block under `name` and show it as an active wait."""
-    wait = ActiveWait(name, time.monotonic(), why())
+    wait = _Going(name, time.monotonic(), why)
     with _lock:
         _active[id(wait)] = wait
     try:

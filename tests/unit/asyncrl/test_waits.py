@@ -32,6 +32,13 @@ def test_a_wait_ends_when_the_event_wakes_it_and_counts_its_seconds() -> None:
     assert waits.active() == []
 
 
+def test_the_reason_that_is_shown_is_that_of_now() -> None:
+    missing = ["8 groups"]
+    with waits.timed("trainer waits in a test", lambda: missing[0]):
+        missing[0] = "3 groups"
+        assert [wait.why for wait in waits.active()] == ["3 groups"]
+
+
 def test_a_passed_deadline_names_the_wait_both_numbers_and_the_reason() -> None:
     with pytest.raises(WaitTimeout) as caught:
         asyncio.run(
