@@ -91,11 +91,10 @@ class Forward:
         self._head_floor = torch.tensor((c.head_dim * c.rms_eps) ** 0.5)
 
     def _rope_table(self, max_length: int) -> Tensor:
-        """[max_length, 2, head_dim]: cosines, and sines with the sign of `rotate_half` folded in."""
+        """[max_length, 1, head_dim / 2] complex64: the rotation of each pair of numbers of a head at each position."""
         half = torch.arange(0, self.config.head_dim, 2).float() / self.config.head_dim
         angles = torch.outer(torch.arange(max_length).float(), 1.0 / self.config.rope_theta**half)
-        cos, sin = angles.cos(), angles.sin()
-        return torch.stack([torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)], 1).to(self.compute.dtype)
+        return torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
 
     def _mask_table(self) -> Tensor:
         """[width + 1, kv_heads, 1, width]: row t opens the first t positions of a block."""
@@ -113,9 +112,11 @@ class Forward:
         if layer.q_norm is not None and layer.k_norm is not None:
             qk[:, : c.heads] = rms_norm(qk[:, : c.heads], layer.q_norm, self._head_floor)
             qk[:, c.heads :] = rms_norm(qk[:, c.heads :], layer.k_norm, self._head_floor)
-        half = c.head_dim // 2
-        turned = torch.cat([qk[..., half:], qk[..., :half]], -1).mul_(rope[:, 1:])
-        qk.mul_(rope[:, :1]).add_(turned)
+        wide = qk.float()
+        # `compute` laid out the numbers of a head so that those which turn together are neighbours.
+        torch.view_as_complex(wide.view(x.shape[0], num_rotated, -1, 2)).mul_(rope)
+        if wide is not qk:
+            qk.copy_(wide)
         x = x + linear(attend(qkv), layer.o, layer.o_bias)
         gate_up = linear(rms_norm(x, layer.post_norm, self._floor), layer.gate_up, layer.gate_up_bias)
         inner = F.silu(gate_up[:, : c.intermediate]).mul_(gate_up[:, c.intermediate :])
@@ -182,11 +183,8 @@ class Forward:
         weight = torch.softmax(step.scores.flatten(2), -1).view_as(step.scores)[step.row, :, step.level]
         product = torch.bmm(weight.view(-1, groups, width), value)
         step.outputs[step.level, step.row] = product.view(num_blocks, c.q_size)
-        # Level by level, so that the order of a row's sum does not depend on where its blocks lie.
-        out = step.outputs[0]
-        for level in range(1, len(step.outputs)):
-            out = out + step.outputs[level]
-        return out
+        # By level, so that the order of a row's sum does not depend on where its blocks lie.
+        return step.outputs.sum(0)
 
     # ---- prefill -------------------------------------------------------------------------------------------------
     def prefill(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[Tensor]:

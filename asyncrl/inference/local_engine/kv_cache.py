@@ -8,8 +8,6 @@ another number of positions sums in another order on CPU).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -26,8 +24,8 @@ NARROW, WIDE = 64, 128
 class KVCache:
     """Block storage for up to `max_rows` rows.
 
-    `keys[layer]` is [pool, kv_heads * head_dim, width] (transposed: the score product reads it as it lies),
-    `values[layer]` is [pool, kv_heads, width, head_dim]. The pool doubles when it is full.
+    `keys` is [layers, pool, kv_heads * head_dim, width] (transposed: the score product reads it as it lies), `values`
+    is [layers, pool, kv_heads, width, head_dim]. The pool doubles when it is full.
     """
 
     def __init__(self, config: ModelConfig, max_rows: int, max_length: int, dtype: torch.dtype) -> None:
@@ -38,8 +36,7 @@ class KVCache:
         self._levels_of: Int64 = np.zeros(max_rows, dtype=np.int64)
         self._row: Int64 = np.zeros(0, dtype=np.int64)  # [block] -> row
         self._level: Int64 = np.zeros(0, dtype=np.int64)  # [block] -> level
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
+        self.keys, self.values = self._stores(0)
 
     @property
     def levels(self) -> int:
@@ -48,30 +45,27 @@ class KVCache:
 
     def num_bytes(self) -> int:
         """Bytes of storage held, used or not."""
-        return sum(t.numel() * t.element_size() for t in (*self.keys, *self.values))
+        return sum(store.numel() * store.element_size() for store in (self.keys, self.values))
+
+    def _stores(self, size: int) -> tuple[Tensor, Tensor]:
+        # Zeros, not garbage: a masked position still enters a product with weight 0, and 0 * NaN is NaN.
+        c = self.config
+        keys = torch.zeros(c.layers, size, c.kv_size, self.width, dtype=self.dtype)
+        return keys, torch.zeros(c.layers, size, c.kv_heads, self.width, c.head_dim, dtype=self.dtype)
 
     def release(self) -> None:
         """Gives the storage back; only without rows. The next `append` allocates again."""
         assert self.num_rows == 0, "releasing the KV cache under live rows"
-        self.keys, self.values = [], []
+        self.keys, self.values = self._stores(0)
         self._row, self._level = self._row[:0], self._level[:0]
 
     def _grow(self) -> None:
         """Doubles the pool: copying stays a constant share of the work."""
-        c, held = self.config, len(self._row)
+        held = len(self._row)
         size = max(2 * held, self.max_rows)
-        for shape, stores in (
-            ((c.kv_size, self.width), self.keys),
-            ((c.kv_heads, self.width, c.head_dim), self.values),
-        ):
-            for layer in range(c.layers):
-                # Zeros, not garbage: a masked position still enters a product with weight 0, and 0 * NaN is NaN.
-                grown = torch.zeros(size, *shape, dtype=self.dtype)
-                if held:
-                    grown[:held] = stores[layer]
-                    stores[layer] = grown
-                else:
-                    stores.append(grown)
+        keys, values = self._stores(size)
+        keys[:, :held], values[:, :held] = self.keys, self.values
+        self.keys, self.values = keys, values
         self._row, self._level = np.resize(self._row, size), np.resize(self._level, size)
 
     def append(self, length: int) -> int:
@@ -104,8 +98,8 @@ class KVCache:
         for level in range(int(self._levels_of[row])):
             block, last = int(self._table[row, level]), self.num_blocks - 1
             if block != last:
-                for store in (*self.keys, *self.values):
-                    store[block] = store[last]
+                for store in (self.keys, self.values):
+                    store[:, block] = store[:, last]
                 self._row[block], self._level[block] = self._row[last], self._level[last]
                 self._table[self._row[block], self._level[block]] = block
             self.num_blocks -= 1
@@ -120,8 +114,8 @@ class KVCache:
     def zero(self, row: int) -> None:
         """Clears a row's blocks, for a row whose values are not finite: blocks are reused without clearing."""
         blocks = torch.from_numpy(self.blocks_of(row))
-        for store in (*self.keys, *self.values):
-            store[blocks] = 0
+        for store in (self.keys, self.values):
+            store[:, blocks] = 0
 
     def blocks_of(self, row: int) -> Int64:
         """A row's blocks by level."""
@@ -141,15 +135,15 @@ class KVCache:
         """Row and level of every block in use."""
         return self._row[: self.num_blocks], self._level[: self.num_blocks]
 
-    def read(self, blocks: Int64) -> list[tuple[Tensor, Tensor]]:
-        """Copies blocks out: per layer keys [n, kv_size, width] and values [n, kv_heads, width, head_dim]."""
+    def read(self, blocks: Int64) -> tuple[Tensor, Tensor]:
+        """Copies blocks out: keys [layers, n, kv_size, width] and values [layers, n, kv_heads, width, head_dim]."""
         index = torch.from_numpy(blocks)
-        return [(k[index], v[index]) for k, v in zip(self.keys, self.values, strict=True)]
+        return self.keys[:, index], self.values[:, index]
 
-    def write(self, blocks: Int64, content: Sequence[tuple[Tensor, Tensor]]) -> None:
+    def write(self, blocks: Int64, content: tuple[Tensor, Tensor]) -> None:
         """Copies content in, as `read` gave it; `blocks` may be several rows' blocks for one row's content repeated."""
         index = torch.from_numpy(blocks)
-        for (k, v), keys, values in zip(content, self.keys, self.values, strict=True):
-            repeat = len(blocks) // k.shape[0]
-            keys[index] = k if repeat == 1 else k.repeat(repeat, 1, 1)
-            values[index] = v if repeat == 1 else v.repeat(repeat, 1, 1, 1)
+        keys, values = content
+        repeat = len(blocks) // keys.shape[1]
+        self.keys[:, index] = keys if repeat == 1 else keys.repeat(1, repeat, 1, 1)
+        self.values[:, index] = values if repeat == 1 else values.repeat(1, repeat, 1, 1, 1)

@@ -20,7 +20,7 @@ Key = tuple[str, tuple[int, ...]]
 class CachedPrompt:
     """`blocks` as `KVCache.read` gives them; `last_hidden` is [hidden], the state after the prompt's last token."""
 
-    blocks: Sequence[tuple[Tensor, Tensor]]
+    blocks: tuple[Tensor, Tensor]
     last_hidden: Tensor
     num_bytes: int
 
@@ -46,10 +46,9 @@ class PrefixCache:
             self._entries.move_to_end(key)
         return entry
 
-    def put(self, key: Key, blocks: Sequence[tuple[Tensor, Tensor]], last_hidden: Tensor) -> CachedPrompt:
+    def put(self, key: Key, blocks: tuple[Tensor, Tensor], last_hidden: Tensor) -> CachedPrompt:
         """Keeps a prompt that is not there yet, unless it is larger than the whole budget, and returns it."""
-        tensors = [last_hidden, *(tensor for pair in blocks for tensor in pair)]
-        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in (last_hidden, *blocks))
         entry = CachedPrompt(blocks, last_hidden, num_bytes)
         if num_bytes <= self.max_bytes:
             self._entries[key] = entry

@@ -48,7 +48,7 @@ class Rows:
         self._flat_logprob = torch.from_numpy(self._out_logprob).view(-1)
         self._first_cell = torch.arange(capacity) * max_length
         self._changed = True
-        self._any_greedy = self._any_filter = False
+        self._any_greedy = self._any_filter = self._any_temperature = False
         self._stop_width = 0
         self._watched: list[int] = []
         self._early: list[int] = []
@@ -126,7 +126,8 @@ class Rows:
         greedy = self._t_greedy[rows] if self._any_greedy else None
         # A row at its limit of the buffer cannot be here: admission keeps prompt + output within the context.
         uniform = self._flat_uniform[cells]
-        tokens, logprobs = sample(logits, self._t_inverse[rows], uniform, greedy=greedy, filters=filters)
+        inverse = self._t_inverse[rows] if self._any_temperature else None
+        tokens, logprobs = sample(logits, inverse, uniform, greedy=greedy, filters=filters)
         if count < len(tokens):
             tokens, logprobs, cells, num = tokens[:count], logprobs[:count], cells[:count], num[:count]
             rows = slice(rows.start, rows.start + count) if isinstance(rows, slice) else rows[:count]
@@ -156,6 +157,7 @@ class Rows:
             return
         live = slice(0, self.num)
         self._any_greedy = bool(self._greedy[live].any())
+        self._any_temperature = bool((self._inverse_temperature[live] != 1).any())
         self._any_filter = any(request.params.filters for request in self.requests)
         self._stop_width = int((self._stop[live] >= 0).sum(1).max(initial=0))
         self._watched = [

@@ -46,20 +46,26 @@ def uniforms(seed: int | tuple[int, int], count: int) -> NDArray[np.float32]:
 
 
 def sample(
-    logits: Tensor, inverse_temperature: Tensor, uniform: Tensor, *, greedy: Tensor | None, filters: Filters | None
+    logits: Tensor,
+    inverse_temperature: Tensor | None,
+    uniform: Tensor,
+    *,
+    greedy: Tensor | None,
+    filters: Filters | None,
 ) -> tuple[Tensor, Tensor]:
     """Draws a token per row.
 
     Args:
         logits: [N, vocab] float32; overwritten.
-        inverse_temperature: [N] float32, 1 / T; 1 for greedy rows.
+        inverse_temperature: [N] float32, 1 / T, 1 for greedy rows; None when all are 1.
         uniform: [N] float32 in [0, UNIFORM_MAX].
         greedy: [N] bool, rows that take the largest logit; None when there is none.
         filters: None when no row asks for any.
     Returns:
         tokens [N] int64 and logprobs [N] float32 (nats).
     """
-    logits.mul_(inverse_temperature.unsqueeze(1))
+    if inverse_temperature is not None:
+        logits.mul_(inverse_temperature.unsqueeze(1))
     if greedy is None:
         top, best = logits.amax(-1, keepdim=True), None
     else:

@@ -57,14 +57,30 @@ def test_results_do_not_depend_on_order_on_company_or_on_the_number_of_rows(name
         assert run([index]) == {index: together[index]}
 
 
-def test_prompts_longer_than_an_attention_tile_do_not_see_their_batch_mates() -> None:
+@pytest.mark.parametrize(
+    ("overrides", "lengths"),
+    [
+        ({}, (150, 200, 250, 400, 33, 700)),
+        # More than 16 blocks: from there on torch sums in another order.
+        ({"num_attention_heads": 8, "num_key_value_heads": 8}, (1200, 64, 30)),
+        # Heads for which a decode product over 192 positions differs from one over 256.
+        ({"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128}, (180, 300, 20)),
+        ({"num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 64}, (180, 300, 20)),
+    ],
+)
+def test_prompts_longer_than_an_attention_tile_do_not_see_their_batch_mates(
+    overrides: dict[str, object], lengths: tuple[int, ...]
+) -> None:
     # SDPA tiles by the length of the longest prompt from 192 on, and decode products split from 256 positions on.
-    lengths = (150, 200, 250, 400, 33, 700)
+    model = make_model("qwen3", **overrides)
     prompts = [[(i * 13 + n) % 51 for i in range(n)] for n in lengths]
-    together = make_engine(make_model("qwen2")).run([make_request(n, p, 40) for n, p in enumerate(prompts)])
-    for number, prompt in enumerate(prompts):
-        (alone,) = make_engine(make_model("qwen2")).run([make_request(number, prompt, 40)])
-        assert outcome(alone) == outcome(together[number])
+
+    def run(*numbers: int) -> list[Outcome]:
+        batch = [make_request(number, prompts[number], 40) for number in numbers]
+        return [outcome(request) for request in make_engine(model, context_length=1300).run(batch)]
+
+    together = run(*range(len(prompts)))
+    assert [run(number)[0] for number in range(len(prompts))] == together
 
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])

@@ -35,7 +35,7 @@ def test_tiny_float32_models_read_the_plain_weights_themselves() -> None:
     weights = weights_of()
     compute = ComputeWeights(weights, torch.float32)
     assert compute.kind == "plain"
-    assert compute.layers[0].qkv.data_ptr() == weights.fused[weights.layers[0].qkv].data_ptr()
+    assert compute.layers[0].down.data_ptr() == weights.fused[weights.layers[0].down].data_ptr()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -44,10 +44,8 @@ def test_wider_models_are_packed_and_compute_the_same(dtype: torch.dtype) -> Non
     compute = ComputeWeights(weights, dtype)
     assert compute.kind == "packed"
     rows = torch.randn(8, 160, generator=torch.Generator().manual_seed(0)).to(dtype)
-    got = compute.linear(rows, compute.layers[0].qkv, compute.layers[0].qkv_bias)
-    names = weights.layers[0]
-    assert names.qkv_bias is not None
-    expected = F.linear(rows.float(), weights.fused[names.qkv].float(), weights.fused[names.qkv_bias].float())
+    got = compute.linear(rows, compute.layers[0].gate_up, None)
+    expected = F.linear(rows.float(), weights.fused[weights.layers[0].gate_up].float())
     assert torch.allclose(got.float(), expected, rtol=2e-2, atol=2e-2)
 
 

@@ -29,13 +29,13 @@ def cache_of(kv_heads: int = 1, head_dim: int = 128, layers: int = 2) -> KVCache
 def stamp(cache: KVCache, row: int, name: int) -> None:
     """Writes (name, level) into all of a row's blocks."""
     for level, block in enumerate(cache.blocks_of(row)):
-        for store in (*cache.keys, *cache.values):
-            store[block] = 1000 * name + level
+        for store in (cache.keys, cache.values):
+            store[:, block] = 1000 * name + level
 
 
 def stamps(cache: KVCache, row: int) -> list[list[float]]:
     blocks = cache.blocks_of(row)
-    return [[float(store[b].min()) for b in blocks] for store in (*cache.keys, *cache.values)]
+    return [[float(layer[b].min()) for b in blocks] for store in (cache.keys, cache.values) for layer in store]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["append", "remove", "extend"]), st.integers(0, 10**6)), max_size=40))
@@ -105,11 +105,11 @@ def test_a_row_with_values_that_are_not_finite_leaves_zeros_behind() -> None:
     cache = cache_of()
     cache.append(100)
     blocks = cache.blocks_of(0)
-    for store in (*cache.keys, *cache.values):
-        store[blocks] = float("nan")
+    for store in (cache.keys, cache.values):
+        store[:, blocks] = float("nan")
     cache.zero(0)
     cache.remove(0)
-    assert all(bool(torch.isfinite(store).all()) for store in (*cache.keys, *cache.values))
+    assert all(bool(torch.isfinite(store).all()) for store in (cache.keys, cache.values))
 
 
 def test_content_is_copied_to_several_rows_at_once() -> None:

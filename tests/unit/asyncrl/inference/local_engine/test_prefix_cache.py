@@ -4,7 +4,7 @@ import torch
 
 from asyncrl.inference.local_engine.prefix_cache import PrefixCache
 
-BLOCKS = [(torch.zeros(1, 4, 8), torch.zeros(1, 2, 8, 2))]  # 256 bytes
+BLOCKS = (torch.zeros(1, 1, 4, 8), torch.zeros(1, 1, 2, 8, 2))  # 256 bytes
 
 
 def test_the_longest_unused_prompt_leaves_first_and_bytes_are_counted() -> None:
