@@ -95,21 +95,23 @@ class GroupPlayer:
     async def _to_the_end(
         self, work: Work, episodes: list[asyncio.Task[Trajectory]], keeping: Coroutine[None, None, str]
     ) -> str:
-        keeper, playing = asyncio.create_task(keeping), asyncio.gather(*episodes)
+        keeper, playing = asyncio.create_task(keeping), asyncio.create_task(_all_of(episodes))
         try:
             await asyncio.wait((keeper, playing), return_when=asyncio.FIRST_COMPLETED)
             if not playing.done():
                 log.info("group %s is not finished: %s", work.claim.gid, keeper.result())
                 await waits.in_thread(work.ledger.abandon, work.claim)
                 return keeper.result()
+            trajectories = playing.result()  # raises what ended an episode
         finally:
             keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            playing.cancel()
+            await asyncio.gather(keeper, playing, return_exceptions=True)
         group = Group(
             ordinal=work.claim.ordinal,
             attempt=work.claim.attempt,
             data_source=work.row.data_source,
-            trajectories=tuple(playing.result()),  # raises what ended an episode
+            trajectories=trajectories,
             extra_info={"index": work.row.index},
         )
         return await waits.in_thread(work.ledger.put, work.claim, group)
@@ -137,6 +139,14 @@ class GroupPlayer:
             return await waits.in_thread(work.ledger.fail, work.claim, error.reason, error.message)
         except Fenced:
             return "fenced"
+
+
+async def _all_of(episodes: list[asyncio.Task[Trajectory]]) -> tuple[Trajectory, ...]:
+    """The trajectories of all episodes, or what ended the first that failed."""
+    done, _ = await asyncio.wait(episodes, return_when=asyncio.FIRST_EXCEPTION)
+    for task in done:
+        task.result()
+    return tuple(task.result() for task in episodes)
 
 
 def _oldest(builders: list[TrajectoryBuilder]) -> int | None:

@@ -38,9 +38,7 @@ class TimedPlayer:
     async def play(self, task: EpisodeTask, builder: TrajectoryBuilder, memo: PromptMemo) -> Trajectory:
         builder.begin_row([1])
         await Turns(self._before * task.episode)
-        builder.append_sampled(
-            [5], [-0.5], [Span(pack(1, 7 - task.episode), 70, 1)]
-        )  # each is older than the one before
+        builder.append_sampled([5], [-0.5], [Span(pack(1, 7 - task.episode), 70, 1)])  # ever older
         await Turns(self._after)
         return builder.finish(Reward(1.0), finish_reason="stop", num_turns=1, extra_info={})
 

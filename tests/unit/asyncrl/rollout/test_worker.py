@@ -1,6 +1,8 @@
 """The worker over a buffer in memory and servers that misbehave on order."""
 
 import asyncio
+import gc
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
 from typing import Any
@@ -139,10 +141,26 @@ class Cluster:
         await until(as_expected, lambda: str(self.buffer.counts()))
 
 
+class Complaints(logging.Handler):
+    """What asyncio says about tasks and futures that nobody looked after."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
+    complaints = Complaints()
+    logging.getLogger("asyncio").addHandler(complaints)
     with ExitStack() as stack:
         yield Cluster(stack)
+    gc.collect()  # a forgotten future complains when it is collected
+    logging.getLogger("asyncio").removeHandler(complaints)
+    assert complaints.texts == []
 
 
 @in_event_loop
