@@ -112,20 +112,30 @@ def test_sigterm_ends_requests_that_outlast_the_drain_with_what_they_have(model_
     server.stop()
 
 
+def test_sigterm_during_a_pause_answers_everyone_and_exits_0(server: InferenceServer) -> None:
+    flight = server.start(num=server.many)
+    server.pause("in_place")
+    late = server.later(lambda: server.post("/generate", server.body([1], 2)))
+    with pytest.raises(TimeoutError):
+        late.result(0.3)
+    os.kill(server.process.pid, signal.SIGTERM)
+    assert flight.final()["meta_info"]["finish_reason"]["type"] == "abort"
+    assert late.result(30).status_code == 503
+    assert server.process.wait(30) == 0
+
+
 def test_more_than_may_wait_is_refused_with_503_and_a_reason(server: InferenceServer) -> None:
     server.pause("in_place")
     waiting = [server.later(lambda: server.generate([1], 2)) for _ in range(4)]
 
-    def refused() -> bool:
-        try:
-            response = server.post("/generate", server.body([1], 2), timeout=0.5)
-        except httpx.ReadTimeout:
-            return False  # it was let in to wait: fewer than four were there
-        assert response.status_code == 503
-        assert "4 requests wait" in response.json()["error"]["message"]
-        return True
+    def held() -> int:
+        state = server.get("/server_info").json()["internal_states"][0]
+        return int(state["held_requests"])
 
-    wait_for("the queue is full", refused)
+    wait_for("four requests wait", lambda: held() == 4)
+    refused = server.post("/generate", server.body([1], 2))
+    assert refused.status_code == 503
+    assert "4 requests wait" in refused.json()["error"]["message"]
     server.resume()
     assert all(len(one.result(60)["output_ids"]) == 2 for one in waiting)
     too_many = [[5] * 2000] * 2
