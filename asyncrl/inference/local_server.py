@@ -170,7 +170,7 @@ async def serve(app: App, service: Service, bound: socket.socket, args: argparse
     stopping = asyncio.create_task(stop.wait(), name="wait for a signal")
     await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    await service.drain(args.drain_s)
+    await service.close(args.drain_s)
     server.should_exit = True
     await serving
     service.engine.stop()

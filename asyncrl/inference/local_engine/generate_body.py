@@ -55,6 +55,7 @@ def parse(body: object, limits: BodyLimits) -> GenerateBody:
     rids = _rids(body.get("rid"), count, is_list=is_batch)
     logprob = [bool(value) for value in _spread(body, "return_logprob", count, False, bool)]
     starts = _spread(body, "logprob_start_len", count, -1, int)
+    salts, extra_keys = (_spread(body, key, count, "", str) for key in ("cache_salt", "extra_key"))
     stream = bool(body.get("stream"))
     requests = []
     for index, prompt in enumerate(prompts):
@@ -66,7 +67,7 @@ def parse(body: object, limits: BodyLimits) -> GenerateBody:
                     rid=rids[index] if samples == 1 else f"{rids[index]}_{sample}",
                     prompt=prompt,
                     params=own,
-                    extra_key=f"{body.get('cache_salt') or ''}\0{body.get('extra_key') or ''}",
+                    extra_key=f"{salts[index]}\0{extra_keys[index]}",
                     logprob_start=start,
                     stream_every=(own.stream_interval or limits.stream_interval) if stream else 0,
                 )

@@ -77,6 +77,7 @@ class ControlRoutes:
             "prefix_cache_bytes": engine.prefixes.num_bytes,
             "cached_prompts": len(engine.prefixes),
             "paused": self.service.gate.paused,
+            "held_requests": self.service.gate.num_waiting,
             "released": sorted(self.service.updates.released),
         }
         return json_reply({**self.facts, "internal_states": [state], "version": "asyncrl-local"})

@@ -66,6 +66,7 @@ class Service:
         self._emptied = asyncio.Event()
         self._outputs: set[asyncio.Future[None]] = set()
         self._num_probes = 0
+        self._closing = False
 
     def _die(self, error: BaseException) -> None:
         self.on_death(error)
@@ -111,6 +112,8 @@ class Service:
             )
 
     def _register(self, request: Request, changed: asyncio.Event | None) -> Ticket:
+        if self._closing:
+            raise RequestRefused("This server is shutting down; ask another one.", status=503)
         if self.updates.released:
             raise RequestRefused(
                 f"Memory is released ({', '.join(sorted(self.updates.released))}): call /resume_memory_occupation.",
@@ -187,11 +190,17 @@ class Service:
 
         await self.engine.call(change)
 
-    async def drain(self, deadline_s: float) -> None:
-        """For shutdown: lets running requests end within the deadline, then ends them."""
-        await self.gate.pause()
+    async def close(self, drain_s: float) -> None:
+        """For shutdown: refuses what is new or waits at the gate, lets what runs end within `drain_s`, ends the rest.
+
+        Whoever paused the server may be gone, so paused requests are ended at once with what they have.
+        """
+        self._closing = True
+        if self.engine.paused:
+            self.abort("", everything=True)
+        await self.resume()
         try:
-            async with asyncio.timeout(deadline_s):
+            async with asyncio.timeout(drain_s):
                 await self._drained()
         except TimeoutError:
             self.abort("", everything=True)

@@ -43,11 +43,13 @@ def test_a_batch_gives_a_list_and_spreads_what_is_given_once() -> None:
             "rid": "b",
             "sampling_params": [{"max_new_tokens": 1}, {"max_new_tokens": 2}],
             "return_logprob": [True, False],
+            "extra_key": ["1.0", "1.1"],
             "logprob_start_len": 0,
         },
         LIMITS,
     )
     assert parsed.is_list
+    assert parsed.requests[0].extra_key != parsed.requests[1].extra_key
     assert [(r.rid, r.prompt, r.limit, r.logprob_start) for r in parsed.requests] == [
         ("b_0", [1], 1, 0),
         ("b_1", [2, 3], 2, None),
