@@ -8,9 +8,10 @@ from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
+from asyncrl.inference.protocol import vocab_size
 from asyncrl.rollout.evaluation import Scores
 from asyncrl.rollout.evaluation import evaluate as play
-from asyncrl.run.rollout_parts import make_parts, vocab_size
+from asyncrl.run.rollout_parts import make_parts
 from asyncrl.run.server_parts import server_name, started_server
 
 

@@ -1,6 +1,5 @@
 """Make what plays episodes, for a worker of the run and for `asyncrl eval` alike."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,10 +7,10 @@ from asyncrl.config import Config
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
 from asyncrl.envs.rewards.pool import RewardPool
-from asyncrl.errors import ConfigError
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
+from asyncrl.inference.protocol import vocab_size
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
 from asyncrl.rollout.prompts import PromptOrder
@@ -65,12 +64,3 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         if held_out is None
         else Prompts(held_out, PromptOrder(len(held_out), config.run.seed, shuffle=False), config.eval.n),
     )
-
-
-def vocab_size(model_dir: Path) -> int:
-    """Rows of the model's embedding, from its config.json."""
-    described = json.loads((model_dir / "config.json").read_text())
-    size = described.get("vocab_size", described.get("text_config", {}).get("vocab_size"))
-    if not isinstance(size, int):
-        raise ConfigError(f"{model_dir}/config.json names no vocab_size; is model.path a language model's directory?")
-    return size

@@ -9,11 +9,11 @@ from asyncrl.config import Config
 from asyncrl.inference.activation import Pausing
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.host import Host, HostSettings
+from asyncrl.inference.protocol import vocab_size
 from asyncrl.inference.server import ManagedServer
 from asyncrl.inference.stage_dir import StageDir
 from asyncrl.run.connections import URL, open_buffer, open_weights
 from asyncrl.run.handover import read_config
-from asyncrl.run.rollout_parts import vocab_size
 from asyncrl.run.server_parts import adopted_server, server_name, started_server
 from asyncrl.run.signals import stop_event
 from weightsync import Receiver
