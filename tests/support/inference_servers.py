@@ -104,6 +104,11 @@ class InFlight:
     def final(self, timeout_s: float = 60.0) -> dict[str, Any]:
         return self.result.result(timeout_s)
 
+    def goes_on(self) -> None:
+        """Waits until more has come out."""
+        before = len(self.chunks)
+        wait_for("a stream goes on", lambda: len(self.chunks) > before or self.result.done())
+
 
 @dataclass
 class InferenceServer:
