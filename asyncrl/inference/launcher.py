@@ -91,6 +91,7 @@ def _local(spec: LaunchSpec) -> Command:
         "--dtype", spec.dtype,
         "--compute-dtype", spec.compute_dtype,
         "--seed", str(spec.seed),
+        "--weight-version", spec.model_version,
         "--deterministic",
     ]  # fmt: skip
     return Command(tuple(argv), {})

@@ -84,7 +84,7 @@ class WeightUpdates:
 
     def _run_loader(self, name: str, named_tensors: list[tuple[str, Tensor]]) -> None:
         if name not in self.loaders:
-            raise NotImplementedError(
+            raise LookupError(
                 f"load_format {name!r} is none of --custom-weight-loader {list(self.loaders)}. SGLang ends its process "
                 "here, so this server does."
             )
