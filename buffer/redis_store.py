@@ -134,7 +134,8 @@ class RedisServer:
         self.call(lambda client: client.srem(key, *members))
 
     def set_blob(self, key: str, blob: bytes) -> None:
-        self.call(lambda client: client.set(key, blob))
+        # NX: a repeat finds its own bytes; nothing that a put has made visible is ever written over.
+        self.call(lambda client: client.set(key, blob, nx=True))
 
     def get_blob(self, key: str) -> bytes | None:
         blob = self.call(lambda client: client.get(key))

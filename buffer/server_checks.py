@@ -54,4 +54,6 @@ def masked(url: str) -> str:
     query = "&".join(
         "password=***" if item.startswith("password=") else item for item in parts.query.split("&") if item
     )
-    return urlunsplit(parts._replace(query=query))
+    shown = urlunsplit(parts._replace(query=query))
+    # urlunsplit drops the empty host of unix:///path.
+    return shown if "://" in shown or "://" not in url else shown.replace(":", "://", 1)

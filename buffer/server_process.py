@@ -29,6 +29,7 @@ def start(directory: Path, program: str) -> str:
     Raises:
         ServerLost: it died or did not answer in time; the end of its log is in the message.
     """
+    _forget_socket(directory)
     path = _new_socket_path()
     _write_private(directory / "where", f"{socket.gethostname()}\n{path}\n")
     if not (directory / "password").exists():
@@ -99,10 +100,7 @@ def stop(directory: Path) -> None:
         raise ServerLost(
             f"the server of {directory}, process {pid_of(directory)}, did not end within {STOP_S} s of SIGKILL."
         )
-    where = directory / "where"
-    if where.exists():
-        shutil.rmtree(Path(where.read_text().splitlines()[1]).parent, ignore_errors=True)
-        where.unlink()
+    _forget_socket(directory)
 
 
 def alive(directory: Path) -> bool:
@@ -145,6 +143,13 @@ def ask(path: str, directory: Path) -> str:
         except OSError:
             return "silent"
     return "ready" if b"+PONG" in answer else "loading" if b"LOADING" in answer else "silent"
+
+
+def _forget_socket(directory: Path) -> None:
+    where = directory / "where"
+    if where.exists():
+        shutil.rmtree(Path(where.read_text().splitlines()[1]).parent, ignore_errors=True)
+        where.unlink()
 
 
 def _new_socket_path() -> str:

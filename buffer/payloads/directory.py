@@ -64,5 +64,5 @@ def _key(path: str) -> str:
 
 def _seconds(item: dict[str, Any]) -> float:
     """When a file was last written. Stores without such a date never give it up: then its files stay."""
-    at = item.get("mtime") or item.get("LastModified") or item.get("updated")
+    at = next((item[name] for name in ("mtime", "LastModified", "updated", "created") if item.get(name)), None)
     return at.timestamp() if isinstance(at, datetime) else float(at) if isinstance(at, int | float) else time.time()

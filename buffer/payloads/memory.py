@@ -16,7 +16,7 @@ class MemoryPayloads:
 
     def put(self, key: str, blob: bytes) -> None:
         with self._lock:
-            self._blobs[key] = (time.monotonic(), blob)
+            self._blobs.setdefault(key, (time.monotonic(), blob))
 
     def get(self, key: str) -> bytes | None:
         with self._lock:

@@ -92,7 +92,9 @@ class RedisServer:
         assert self._process is None, "the server runs already"
         self.socket.unlink(missing_ok=True)
         environment = {**os.environ, "MALLOC_ARENA_MAX": "2"}
-        self._process = subprocess.Popen([server_binary(), *self._arguments], stdin=subprocess.DEVNULL, env=environment)
+        self._process = subprocess.Popen(
+            [server_binary(), *self._arguments], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+        )
         deadline = monotonic() + START_DEADLINE_S
         client = self.client()
         while not self._answers(client):

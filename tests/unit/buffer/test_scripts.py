@@ -1,0 +1,45 @@
+"""The Lua scripts as texts: flags, declared keys, and no key or policy hidden in one."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from buffer.keys import LEDGER_KEYS
+from buffer.scripts import script
+
+SHARED = {"books", "closing"}
+NAMES = sorted(
+    path.name.removesuffix(".lua") for path in files("buffer").joinpath("lua").iterdir() if path.name.endswith(".lua")
+)
+SCRIPTS = [name for name in NAMES if name not in SHARED]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_declares_the_keys_that_it_names(name: str) -> None:
+    one = script(name)
+    own = one.text.rpartition("-- KEYS:")[2]
+    named = set(re.findall(r"\bK\.(\w+)", own)) - {"run"}
+    assert named <= set(one.keys)
+    assert set(one.keys) <= set(LEDGER_KEYS)
+    assert one.keys[0] == "run", "the shared moves read it before anything else"
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_only_what_adds_to_memory_may_be_refused_by_a_full_server(name: str) -> None:
+    shebang = script(name).text.splitlines()[0]
+    assert shebang == ("#!lua" if name in ("reserve", "put", "report") else "#!lua flags=allow-oom")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_script_builds_a_key_or_touches_a_payload(name: str) -> None:
+    text = files("buffer").joinpath("lua", f"{name}.lua").read_text()
+    assert "payload:" not in text
+    assert not re.search(r'redis\.p?call\("(?!INFO)\w+", "', text), "a key written in a script"
+    assert not re.search(r'"(KEYS|SCAN|FLUSH\w+)"', text)
+
+
+def test_the_books_are_read_whole_and_in_the_order_of_the_keys() -> None:
+    assert script("audit").keys == LEDGER_KEYS[: len(script("audit").keys)]
+    assert set(LEDGER_KEYS) - set(script("audit").keys) == {"hints", "reports"}
+    assert script("drop").keys == LEDGER_KEYS, "nothing of a dropped run stays"
