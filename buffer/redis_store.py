@@ -22,8 +22,7 @@ from buffer.scripts import Script
 from buffer.server_checks import check_info, masked
 
 _T = TypeVar("_T")
-_SOCKET_TIMEOUT_S = 10.0
-_BLOCK_SLICE_S = 4.0
+_LONGEST_SLICE_S, _SHORTEST_SLICE_S = 4.0, 0.5
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
 # What passes by itself: no connection, loading its data, failing over, a replica that a failover is about to promote.
@@ -38,7 +37,8 @@ class RedisServer:
         self.address = masked(url)
         self._retry_s = retry_s
         self._closed = Event()
-        timeout = min(_SOCKET_TIMEOUT_S, max(retry_s, 1.0) + _BLOCK_SLICE_S)
+        self._slice_s = min(_LONGEST_SLICE_S, max(_SHORTEST_SLICE_S, retry_s))
+        timeout = 2 * self._slice_s + 1.0
         try:
             self._client = redis.Redis.from_url(
                 url,
@@ -62,7 +62,7 @@ class RedisServer:
             BufferError: any other error of the server, for example a key that holds something else.
         """
         deadline, pause = time.monotonic() + self._retry_s, _FIRST_PAUSE_S
-        while True:
+        while not self._closed.is_set():
             try:
                 return command(self._client)
             except (redis.AuthenticationError, redis.exceptions.AuthorizationError) as error:
@@ -79,9 +79,12 @@ class RedisServer:
                 if isinstance(error, redis.ReadOnlyError):  # it failed over: the name leads elsewhere now
                     self._client.connection_pool.disconnect()
             # close() sets the event, so that a thread in here ends at once.
-            if time.monotonic() + pause > deadline or self._closed.wait(pause):
+            if time.monotonic() + pause > deadline:
                 raise self._given_up(failure, last) from last
+            self._closed.wait(pause)
             pause = min(2 * pause, _LAST_PAUSE_S)
+        self._let_go()  # of the connection that this thread had
+        raise ServerLost(f"this connection to {self.address} was closed by its owner.")
 
     def check(self) -> None:
         """Refuse a server that must not be used as it is configured. Leaves nothing behind.
@@ -96,9 +99,13 @@ class RedisServer:
         self.call(lambda client: client.eval("#!lua\nreturn redis.call('UNLINK', KEYS[1])", 1, probe))
 
     def close(self) -> None:
-        """Close every connection; whoever waits in a retry gives up."""
+        """Close every connection that is not in use; whoever waits in a retry gives up, and nobody can go on."""
         self._closed.set()
-        self._client.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        # Only idle connections: closing one under a thread that reads from it breaks redis-py's reader.
+        self._client.connection_pool.disconnect(inuse_connections=False)
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
         """The answer of one transition: integers, bytes, and lists of them."""
@@ -125,7 +132,7 @@ class RedisServer:
     def read_stream(self, key: str, after: str, deadline_s: float) -> list[tuple[str, str]]:
         """(id, kind) of the entries after `after`; blocks until there is one, or for `deadline_s` (at most one
         slice)."""
-        block_ms = max(1, round(min(deadline_s, _BLOCK_SLICE_S) * 1000))
+        block_ms = max(1, round(min(deadline_s, self._slice_s) * 1000))
         found: Any = self.call(lambda client: client.xread({key: after}, block=block_ms))
         return [(at.decode(), fields[b"k"].decode()) for _, entries in found or () for at, fields in entries]
 

