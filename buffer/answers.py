@@ -128,6 +128,18 @@ class NotReady:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A group that died. `entry` is None where its payload is gone; otherwise `fetch` reads it."""
+
+    ordinal: int
+    attempt: int
+    reason: str
+    error: str
+    died_ms: int
+    entry: Entry | None
+
+
+@dataclass(frozen=True, slots=True)
 class SweepReport:
     """What a sweep found."""
 

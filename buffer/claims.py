@@ -5,6 +5,8 @@ These are the reference for the scripts of the same names: plain and slow, check
 time.
 """
 
+from collections.abc import Sequence
+
 from buffer.books import DEAD, DISCARDED, FILTERED, IN_FLIGHT, LEASED, READY, WAITING, Books, Card, Index
 from buffer.staleness import admits, oldest_allowed
 from buffer.store import Granted, Limits, Refused, Renewed, Swept
@@ -196,3 +198,29 @@ def sweep(books: Books, now: int, restarted: bool, limits: Limits) -> Swept:
     if expired:
         books.hints.append("room")
     return Swept(tuple(expired), tuple(dead), False, excused, tuple(sorted(books.trash))[:256])
+
+
+def resubmit(books: Books, ordinals: Sequence[int]) -> tuple[int, ...]:
+    """dead -> waiting, as if nothing had gone wrong yet. Answers which were dead."""
+    found = tuple(o for o in ordinals if o in books.dead)
+    for ordinal in found:
+        card = books.cards[ordinal]
+        books.wait(ordinal, card)
+        card.failures = card.stales = card.excused = card.poison = 0
+        card.token = card.reason = card.error = ""
+        books.count_reason("resubmitted")
+    if found:
+        books.hints.append("room")
+    return found
+
+
+def purge(books: Books, ordinals: Sequence[int]) -> tuple[int, ...]:
+    """Drop the payloads of dead letters; what is known of the deaths stays. Answers whose were dropped."""
+    found = tuple(o for o in ordinals if o in books.dead_kept)
+    for ordinal in found:
+        card = books.cards[ordinal]
+        del books.dead_kept[ordinal]
+        books.dead_bytes -= card.index.num_bytes
+        books.resident_bytes += card.index.num_bytes
+        books.discard_payload(card)
+    return found

@@ -40,6 +40,10 @@ taken, trash: sets. hints: a capped stream. The others are sorted sets of ordina
 sampling and ready: effective number; leased: step; dead and dead_kept: ms; else the ordinal itself."""
 
 
+NOTHING = "nothing"
+"""A key that is never written: scripts check the types of their sets by an intersection with it."""
+
+
 def check_run(run: str) -> str:
     """`run`, if it can stand in a key and in a path.
 

@@ -23,6 +23,8 @@ TRANSITIONS = {
     "filter": (claims.filter_group, {(IN_FLIGHT, FILTERED)}),
     "release": (claims.release, {(IN_FLIGHT, WAITING), (IN_FLIGHT, DEAD)}),
     "sweep": (claims.sweep, {(IN_FLIGHT, WAITING), (IN_FLIGHT, DEAD)}),
+    "resubmit": (claims.resubmit, {(DEAD, WAITING)}),
+    "purge": (claims.purge, set[tuple[str | None, str]]()),
     "lease": (batches.lease, {(READY, LEASED), (READY, WAITING), (READY, DISCARDED)}),
     "give_back": (batches.give_back, {(LEASED, to) for to in (READY, WAITING, DEAD, FILTERED)}),
     "advance": (batches.advance, set[tuple[str | None, str]]()),

@@ -119,6 +119,14 @@ class MemoryStore:
         with self._transition() as books:
             return claims.sweep(books, self._clock(), False, limits)
 
+    def resubmit(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        with self._transition() as books:
+            return claims.resubmit(books, ordinals), _dumped(books)
+
+    def purge(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        with self._transition() as books:
+            return claims.purge(books, ordinals), _dumped(books)
+
     def operate(self, fields: Mapping[str, str]) -> None:
         with self._transition() as books:
             books.paused = fields.get("paused", str(int(books.paused))) == "1"
@@ -150,11 +158,6 @@ class MemoryStore:
     def books(self) -> Books:
         with self._transition() as books:
             return deepcopy(books)
-
-    def replace_books(self, books: Books) -> None:
-        """Go back to a copy of the books: for tests of a server that lost its tail."""
-        with self._server.changed:
-            self._server.books[self.run] = books
 
     def counts(self) -> dict[str, int]:
         with self._transition() as books:

@@ -6,11 +6,11 @@ anyone           sweep, counts, audit, hints
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from threading import Lock
 
-from buffer.answers import SweepReport
+from buffer.answers import DeadLetter, SweepReport
 from buffer.audit import Audit, audit_of
 from buffer.config import BufferConfig, StalenessConfig
 from buffer.errors import BufferError
@@ -21,8 +21,8 @@ from buffer.memory_store import MemoryStore
 from buffer.payloads import Payloads
 from buffer.payloads.memory import MemoryPayloads
 from buffer.run_record import RunRecord, check_same
-from buffer.store import Clock, Store
-from buffer.trainer_side import TrainerSide
+from buffer.store import Clock, Store, Taken
+from buffer.trainer_side import TrainerSide, entry_of
 from buffer.versions import label as label_of
 from buffer.versions import unpack
 from buffer.worker_side import WorkerSide
@@ -125,6 +125,29 @@ class ReplayBuffer(WorkerSide, TrainerSide):
         """How often the run was asked to stop. A process that leaves when this changes obeys no request of before
         its start."""
         return int(self._store.record().get("num_stops", "0"))
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """The groups that died, by ordinal."""
+        books = self._store.books()
+        letters = []
+        for ordinal, died_ms in sorted(books.dead.items()):
+            card = books.cards[ordinal]
+            taken = Taken(ordinal, books.oldest_effective(card.index.ranges), card)
+            entry = entry_of(taken, books.trained, died_ms) if card.key else None
+            letters.append(DeadLetter(ordinal, card.attempt, card.reason, card.error, died_ms, entry))
+        return tuple(letters)
+
+    def resubmit(self, ordinals: Iterable[int]) -> tuple[int, ...]:
+        """Play dead prompts again, with all their attempts before them. Answers which of them were dead."""
+        found, trash = self._store.resubmit(tuple(ordinals))
+        self._delete(trash)
+        return found
+
+    def purge(self, ordinals: Iterable[int]) -> tuple[int, ...]:
+        """Drop the payloads of dead letters, not their reasons. Answers whose were dropped."""
+        found, trash = self._store.purge(tuple(ordinals))
+        self._delete(trash)
+        return found
 
     def hints(self, kind: str | None = None) -> Hints:
         """Something to wait on until the ledger changes: "ready", a group came in; "room", anything else; None,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from buffer.books import STATES, Books, Index
 from buffer.claims import MAX_EXCUSES
 from buffer.closing import MAX_POISON
-from buffer.keys import ledger_key, parse_payload_key
+from buffer.keys import NOTHING, ledger_key, parse_payload_key
 from buffer.lineage import Ledger
 from buffer.payloads.redis import Blobs, RedisPayloads
 from buffer.redis_replies import (
@@ -132,6 +132,14 @@ class RedisStore:
         most = (limits.max_attempts, limits.max_dead_bytes, MAX_EXCUSES)
         return swept_of(self._run("sweep", limits.claim_ms, *most))
 
+    def resubmit(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        found, trash = self._run("resubmit", *ordinals)
+        return tuple(found), tuple(key.decode() for key in trash)
+
+    def purge(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        found, trash = self._run("purge", *ordinals)
+        return tuple(found), tuple(key.decode() for key in trash)
+
     def operate(self, fields: Mapping[str, str]) -> None:
         self._run("pause", fields.get("paused", ""), fields.get("stopped", ""))
 
@@ -187,4 +195,6 @@ class RedisStore:
         one = script(name)
         # "" lets the script ask the server's clock.
         now: str | int = "" if self._clock is None else self._clock()
-        return self._server.run_script(one, [ledger_key(self.run, key) for key in one.keys], (now, *arguments))
+        return self._server.run_script(
+            one, [ledger_key(self.run, key) for key in (*one.keys, NOTHING)], (now, *arguments)
+        )

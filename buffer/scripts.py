@@ -12,7 +12,7 @@ _KEYS, _INCLUDE = "-- KEYS: ", "-- INCLUDE: "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One transition. `keys` names what it touches, in the order of its KEYS."""
+    """One transition. `keys` names what it touches; its KEYS are these, in this order, and one that never exists."""
 
     name: str
     text: str
@@ -29,11 +29,12 @@ def script(name: str) -> Script:
     shebang, _, body = _read(name).partition("\n")
     lines = body.splitlines()
     keys = tuple(key for line in lines if line.startswith(_KEYS) for key in line.removeprefix(_KEYS).split())
-    includes = [line.removeprefix(_INCLUDE).strip() for line in lines if line.startswith(_INCLUDE)]
+    includes = [name for line in lines if line.startswith(_INCLUDE) for name in line.removeprefix(_INCLUDE).split()]
     if not (shebang.startswith("#!lua") and keys and set(keys) <= set(LEDGER_KEYS)):
         raise AssertionError(f"lua/{name}.lua has no shebang, or names no keys, or keys that no ledger has")
     names = ", ".join(f"{key} = KEYS[{i}]" for i, key in enumerate(keys, 1))
-    text = "\n".join([shebang, f"local K = {{ {names} }}", *map(_read, ["books", *includes]), body])
+    bound = f"local K, NOTHING = {{ {names} }}, KEYS[{len(keys) + 1}]"
+    text = "\n".join([shebang, bound, *map(_read, ["books", *includes]), body])
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys)
 
 

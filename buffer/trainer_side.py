@@ -84,7 +84,7 @@ class TrainerSide(Attached):
             self._check(self._store.give_back(branch, again, "trained", self._limits), branch, "lease")
         with self._lineage_lock:
             self._steps.update((one.ordinal, step) for one in batch.taken)
-        return Leased(tuple(_entry(one, number, batch.now_ms) for one in batch.taken), tuple(left))
+        return Leased(tuple(entry_of(one, number, batch.now_ms) for one in batch.taken), tuple(left))
 
     def fetch(self, entry: Entry) -> Group:
         """The group of an entry. Any rank may fetch; each decodes its own.
@@ -212,7 +212,8 @@ class TrainerSide(Attached):
         """Overridden where evaluations are known."""
 
 
-def _entry(taken: Taken, number: int, now_ms: int) -> Entry:
+def entry_of(taken: Taken, number: int, now_ms: int) -> Entry:
+    """What the buffer shows of a group, seen from the version `number`."""
     card, index = taken.card, taken.card.index
     return Entry(
         ordinal=taken.ordinal,

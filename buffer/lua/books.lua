@@ -1,4 +1,4 @@
--- The elementary moves of buffer/books.py, put before every script. K holds the keys that the script's header names.
+-- What every script begins with. K holds the keys that its header names; `run` the numbers of the run record.
 -- An ordinal is `o`, its padded name: the member of every set. A card is a table by the names in FIELDS.
 
 local FIELDS = { "state", "attempt", "failures", "stales", "excused", "poison", "token", "worker", "since_ms",
@@ -7,19 +7,36 @@ local NUMBERS = { "branch", "trained", "limit", "per_version", "window", "paused
   "next_ordinal", "resident_bytes", "dead_bytes", "hold_since_ms", "swept_ms" }
 local NEVER_STALE = 4503599627370496
 local CLOSED = { "consumed", "filtered", "discarded" }
-local SIZE = { hash = "HLEN", set = "SCARD", zset = "ZCARD", stream = "XLEN" }
 local TYPE = { run = "hash", cards = "hash", claims = "hash", reasons = "hash", forks = "hash", commons = "hash",
   reports = "hash", taken = "set", trash = "set", hints = "stream" }
+local SIZE = { hash = "HLEN", set = "SCARD", zset = "ZCARD", stream = "XLEN" }
 
 -- Everything is checked before the first write, because an error is not rolled back: a key of another type is found here.
-for name, key in pairs(K) do
-  local size = redis.pcall(SIZE[TYPE[name] or "zset"], key)
-  if type(size) == "table" and size.err then
-    return redis.error_reply("ERR key " .. key .. " does not hold what asyncrl keeps there: " .. size.err)
+-- One call looks at all sets; NOTHING is a key that never exists, so that it has nothing to intersect.
+local wrong = false
+do
+  local sets = { NOTHING }
+  for name, key in pairs(K) do
+    local kind = TYPE[name] or "zset"
+    if kind == "set" or kind == "zset" then
+      sets[#sets + 1] = key
+    elseif name ~= "run" then -- that one is read next
+      local size = redis.pcall(SIZE[kind], key)
+      wrong = wrong or type(size) == "table"
+    end
+  end
+  local common = redis.pcall("ZINTERCARD", #sets, unpack(sets))
+  wrong = wrong or type(common) == "table"
+end
+if wrong then
+  for name, key in pairs(K) do
+    local size = redis.pcall(SIZE[TYPE[name] or "zset"], key)
+    if type(size) == "table" and size.err then
+      return redis.error_reply("ERR key " .. key .. " does not hold what asyncrl keeps there: " .. size.err)
+    end
   end
 end
 
-local dumped = {}
 local run = {}
 do
   local values = redis.call("HMGET", K.run, unpack(NUMBERS))
@@ -100,104 +117,6 @@ local function ahead_of(ordinal) return redis.call("ZCOUNT", K.open, "-inf", str
 
 local function charged_bytes(max_group_bytes)
   return run.resident_bytes + (redis.call("ZCARD", K.in_flight) + redis.call("ZCARD", K.waiting)) * max_group_bytes
-end
-
-local function discard_payload(card)
-  if card.key == "" then return end
-  redis.call("SADD", K.trash, card.key)
-  dumped[#dumped + 1] = card.key
-  add_bytes("resident_bytes", -card.num_bytes)
-  card.key, card.num_bytes, card.ranges, card.info = "", 0, "", ""
-end
-
-local function leave(o, card)
-  if card.state == "in_flight" then
-    redis.call("ZREM", K.in_flight, o)
-    redis.call("HDEL", K.claims, card.token)
-    redis.call("ZREM", K.sampling, o)
-  elseif card.state == "dead" then
-    redis.call("ZREM", K.dead, o)
-    if redis.call("ZREM", K.dead_kept, o) == 1 then
-      add_bytes("dead_bytes", -card.num_bytes)
-      add_bytes("resident_bytes", card.num_bytes)
-    end
-  else
-    redis.call("ZREM", K[card.state], o)
-  end
-  if card.state == "in_flight" or card.state == "waiting" or card.state == "ready" then redis.call("ZREM", K.open, o) end
-end
-
-local function enter_open(o, set, score)
-  redis.call("ZADD", K[set], score, o)
-  redis.call("ZADD", K.open, tonumber(o), o)
-end
-
-local function wait(o, card)
-  leave(o, card)
-  discard_payload(card)
-  card.state, card.oldest_branch, card.oldest_number = "waiting", -1, -1
-  enter_open(o, "waiting", tonumber(o))
-end
-
-local function make_ready(o, card)
-  leave(o, card)
-  card.state = "ready"
-  enter_open(o, "ready", oldest_effective(card.ranges))
-end
-
-local function close(o, card, kind)
-  leave(o, card)
-  discard_payload(card)
-  redis.call("HDEL", K.cards, o)
-  redis.call("ZADD", K[kind], tonumber(o), o)
-end
-
-local function die(o, card, reason, error, now, max_dead_bytes)
-  leave(o, card)
-  card.state, card.reason, card.error, card.oldest_branch, card.oldest_number = "dead", reason, error, -1, -1
-  redis.call("ZADD", K.dead, now, o)
-  if card.key ~= "" then
-    redis.call("ZADD", K.dead_kept, now, o)
-    add_bytes("resident_bytes", -card.num_bytes)
-    add_bytes("dead_bytes", card.num_bytes)
-  end
-  save_card(o, card)
-  while run.dead_bytes > max_dead_bytes do
-    local oldest = redis.call("ZRANGE", K.dead_kept, 0, 0)[1]
-    redis.call("ZREM", K.dead_kept, oldest)
-    local old = load_card(oldest)
-    add_bytes("dead_bytes", -old.num_bytes)
-    add_bytes("resident_bytes", old.num_bytes)
-    discard_payload(old)
-    save_card(oldest, old)
-  end
-end
-
--- Past the limit. Saves the card; answers where the ordinal went.
-local function drop_stale(o, card, on_stale, max_stale)
-  count_reason("stale")
-  if on_stale == "resubmit" and card.stales < max_stale then
-    card.stales = card.stales + 1
-    wait(o, card)
-    card.token = ""
-    save_card(o, card)
-    return "waiting"
-  end
-  close(o, card, "discarded")
-  return "discarded"
-end
-
--- One failure more. Saves the card; answers where the ordinal went.
-local function fail(o, card, reason, error, now, fatal, max_attempts, max_dead_bytes)
-  card.failures = card.failures + 1
-  card.reason, card.error = reason, error
-  if fatal or card.failures >= max_attempts then
-    die(o, card, reason, error, now, max_dead_bytes)
-    return "dead"
-  end
-  wait(o, card)
-  save_card(o, card)
-  return "waiting"
 end
 
 local function fence(branch)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- commit(now_ms; branch, ledger)
 -- KEYS: run cards claims open in_flight sampling waiting ready leased dead dead_kept consumed filtered discarded trash hints
--- INCLUDE: closing
+-- INCLUDE: moves closing
 -- All that the checkpoint names, in whatever state -> its kind. The watermark moves here only.
 -- Returns {status, branch, trained, evaluation, payload keys for the caller to unlink ...}.
 local status = fence(tonumber(ARGV[2]))

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- give_back(now_ms; branch, reason, max_attempts, max_dead_bytes, ordinal ...)
 -- KEYS: run cards open waiting ready leased taken dead dead_kept filtered trash commons reasons hints
+-- INCLUDE: moves
 -- leased -> ready (no reason), waiting or dead (corrupt_payload), filtered (any other); trained: stays leased at step -1.
 -- Returns {status, branch, trained, evaluation, payload keys for the caller to unlink ...}.
 local status, reason, now = fence(tonumber(ARGV[2])), ARGV[3], now_ms()

@@ -2,6 +2,7 @@
 -- lease(now_ms; branch, number, step, count, oldest_allowed, wait_ms, order, on_stale, max_stale, max_bytes,
 --       max_group_bytes)
 -- KEYS: run cards open in_flight sampling waiting ready leased taken discarded trash commons reasons hints
+-- INCLUDE: moves
 -- `count` groups of ready -> leased at this step, all or none. The same step again: the same groups.
 -- Below oldest_allowed: ready -> waiting or discarded. wait_ms > 0: waits so long for last-chance groups in flight.
 -- Returns {status, branch, trained, now, {ordinal, effective, card, ...}, {ordinal, effective, outcome, card, ...},

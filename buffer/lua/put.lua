@@ -1,6 +1,7 @@
 #!lua
 -- put(now_ms; ordinal, token, payload key, bytes, ranges, info, on_stale, max_stale)
 -- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons hints
+-- INCLUDE: moves
 -- in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`.
 -- Returns {status, payload keys for the caller to unlink ...}.
 local o, token, key, num_bytes = name_of(tonumber(ARGV[2])), ARGV[3], ARGV[4], tonumber(ARGV[5])

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- recover(now_ms; nonce, ledger, number, limit, per_version, window, seen, end, max_dead_bytes, max_poison)
 -- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints
--- INCLUDE: closing
+-- INCLUDE: moves closing
 -- A new branch from the checkpoint's version. Named -> its kind; other leased -> ready; consumed but not named, or of
 -- forgotten kind -> waiting; counters from the ledger. The same nonce again: the same branch.
 -- Returns {status, branch, trained, evaluation that was open, payload keys for the caller to unlink ...}.

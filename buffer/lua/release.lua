@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- release(now_ms; ordinal, token, reason, error, kind, max_attempts, max_dead_bytes)
 -- KEYS: run cards claims open in_flight sampling waiting dead dead_kept trash reasons hints
+-- INCLUDE: moves
 -- in_flight -> waiting or dead. kind: failed (counted), fatal (dead at once) or abandoned (costs nothing).
 -- Returns "waiting", "dead" or "fenced"; a repeat returns the same.
 local o, token, reason, error, kind = name_of(tonumber(ARGV[2])), ARGV[3], ARGV[4], ARGV[5], ARGV[6]

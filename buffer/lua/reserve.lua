@@ -1,6 +1,7 @@
 #!lua
 -- reserve(now_ms; token, worker, claim_ms, max_bytes, max_group_bytes)
 -- KEYS: run cards claims open in_flight sampling waiting taken commons reasons hints
+-- INCLUDE: moves
 -- The smallest waiting ordinal, else a new one -> in_flight. The same token again: the same claim.
 -- Returns {"granted", ordinal, attempt, ahead, taken, branch, trained, limit, per_version, branch, common, ...}
 -- or {"refused", reason, ahead, taken, window, bytes, last hint}.

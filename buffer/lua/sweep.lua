@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- sweep(now_ms; claim_ms, max_attempts, max_dead_bytes, max_excuses)
 -- KEYS: run cards claims open in_flight sampling waiting dead dead_kept trash reasons hints
+-- INCLUDE: moves
 -- Expired claims -> waiting or dead. The first sweep after a restart, or after the clock went back, only moves deadlines.
 -- Returns {{expired}, {dead}, guarded, excused, {trash}}.
 local claim_ms, max_attempts, max_dead_bytes = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])

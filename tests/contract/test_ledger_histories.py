@@ -268,6 +268,11 @@ class Histories(RuleBasedStateMachine):
     def operate(self, what: str) -> None:
         getattr(self.worker, what)()
 
+    @rule(what=st.sampled_from(["resubmit", "purge"]))
+    def dead_letters(self, what: str) -> None:
+        dead = [letter.ordinal for letter in self.worker.dead_letters()]
+        assert set(getattr(self.worker, what)([*dead, 10_000])) <= set(dead)
+
     @rule(lose=st.booleans())
     def tail(self, lose: bool) -> None:
         if lose:

@@ -217,6 +217,57 @@ def test_a_group_that_fails_too_often_dies_with_its_reason_and_the_run_goes_on(m
     assert [entry.ordinal for entry in run.lease()] == [1, 2]
 
 
+def test_a_dead_letter_is_listed_inspected_and_played_again(make: Make) -> None:
+    run = make()
+    run.set(max_attempts=1)
+    run.recover(limit=0, per_version=2)
+    claim, other = run.make(2)
+    run.lease()
+    run.buffer.give_back(run.branch, [0], "corrupt_payload")
+    (letter,) = run.attach().dead_letters()
+    assert (letter.ordinal, letter.attempt, letter.reason) == (0, 1, "corrupt_payload")
+    assert letter.entry is not None
+    assert run.buffer.fetch(letter.entry) == group_for(claim, run.version())
+    assert run.buffer.resubmit([0, other.ordinal, 77]) == (0,)
+    assert run.buffer.dead_letters() == ()
+    again = run.claim()
+    assert (again.ordinal, again.attempt) == (0, 2)
+    run.buffer.put(again, group_for(again, run.version()))
+    assert [entry.ordinal for entry in run.lease()] == [0, 1]
+
+
+def test_a_purged_letter_keeps_its_reason(make: Make) -> None:
+    run = make()
+    run.set(max_attempts=1)
+    run.recover(limit=0, per_version=1)
+    run.make(1)
+    run.lease()
+    run.buffer.give_back(run.branch, [0], "corrupt_payload")
+    assert run.buffer.purge([0, 5]) == (0,)
+    assert run.buffer.purge([0]) == ()
+    (letter,) = run.buffer.dead_letters()
+    assert (letter.reason, letter.entry) == ("corrupt_payload", None)
+    assert run.buffer.resubmit([0]) == (0,)
+
+
+def test_a_letter_played_again_below_the_watermark_is_trained_once(make: Make) -> None:
+    run = make()
+    run.set(max_attempts=1)
+    run.recover(limit=1, per_version=2)
+    run.buffer.fail(run.claim(), "reward_failed")
+    run.make(2)
+    ledger = run.checkpoint(run.train())
+    assert (ledger.watermark, ledger.dead) == (3, (0,))
+    run.buffer.resubmit([0])
+    ledger = run.checkpoint([])
+    assert (ledger.watermark, ledger.dead, ledger.reopened) == (3, (), (0,))
+    run.recover(limit=1, per_version=2, ledger=ledger, number=1)
+    run.make(2)
+    ledger = run.checkpoint(run.train())
+    assert (ledger.watermark, ledger.reopened) == (4, ())
+    assert run.counts("consumed", "dead", "next_ordinal") == (4, 0, 4)
+
+
 def test_a_claim_given_back_costs_no_failure(make: Make) -> None:
     run = make().recover()
     for attempt in range(1, 6):

@@ -82,6 +82,12 @@ class TwinStore:
     def sweep(self, limits: Limits) -> Swept:
         return self._both(lambda store: store.sweep(limits))
 
+    def resubmit(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        return self._both(lambda store: store.resubmit(ordinals))
+
+    def purge(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        return self._both(lambda store: store.purge(ordinals))
+
     def operate(self, fields: Mapping[str, str]) -> None:
         self._both(lambda store: store.operate(fields))
 
@@ -129,7 +135,7 @@ class TwinStore:
     def lose_tail(self, saved: tuple[Books, dict[str, bytes]]) -> None:
         """Go back to what was durable, as a server does that lost the end of its append-only file."""
         books, dumps = saved
-        self.memory.replace_books(deepcopy(books))
+        self.memory._server.books[self.run] = deepcopy(books)
         self._client.delete(*(ledger_key(self.run, name) for name in LEDGER_KEYS))
         for key, dump in dumps.items():
             self._client.restore(key, 0, dump)

@@ -8,7 +8,7 @@ import pytest
 from buffer.keys import LEDGER_KEYS
 from buffer.scripts import script
 
-SHARED = {"books", "closing"}
+SHARED = {"books", "moves", "closing"}
 NAMES = sorted(
     path.name.removesuffix(".lua") for path in files("buffer").joinpath("lua").iterdir() if path.name.endswith(".lua")
 )

@@ -1,0 +1,101 @@
+-- Taking an ordinal out of one state and into another: the moves of buffer/books.py and buffer/claims.py that scripts share.
+-- Payload keys that go to the trash meanwhile are in `dumped`: the caller of the script unlinks them.
+local dumped = {}
+
+local function discard_payload(card)
+  if card.key == "" then return end
+  redis.call("SADD", K.trash, card.key)
+  dumped[#dumped + 1] = card.key
+  add_bytes("resident_bytes", -card.num_bytes)
+  card.key, card.num_bytes, card.ranges, card.info = "", 0, "", ""
+end
+
+local function leave(o, card)
+  if card.state == "in_flight" then
+    redis.call("ZREM", K.in_flight, o)
+    redis.call("HDEL", K.claims, card.token)
+    redis.call("ZREM", K.sampling, o)
+  elseif card.state == "dead" then
+    redis.call("ZREM", K.dead, o)
+    if redis.call("ZREM", K.dead_kept, o) == 1 then
+      add_bytes("dead_bytes", -card.num_bytes)
+      add_bytes("resident_bytes", card.num_bytes)
+    end
+  else
+    redis.call("ZREM", K[card.state], o)
+  end
+  if card.state == "in_flight" or card.state == "waiting" or card.state == "ready" then redis.call("ZREM", K.open, o) end
+end
+
+local function enter_open(o, set, score)
+  redis.call("ZADD", K[set], score, o)
+  redis.call("ZADD", K.open, tonumber(o), o)
+end
+
+local function wait(o, card)
+  leave(o, card)
+  discard_payload(card)
+  card.state, card.oldest_branch, card.oldest_number = "waiting", -1, -1
+  enter_open(o, "waiting", tonumber(o))
+end
+
+local function make_ready(o, card)
+  leave(o, card)
+  card.state = "ready"
+  enter_open(o, "ready", oldest_effective(card.ranges))
+end
+
+local function close(o, card, kind)
+  leave(o, card)
+  discard_payload(card)
+  redis.call("HDEL", K.cards, o)
+  redis.call("ZADD", K[kind], tonumber(o), o)
+end
+
+local function die(o, card, reason, error, now, max_dead_bytes)
+  leave(o, card)
+  card.state, card.reason, card.error, card.oldest_branch, card.oldest_number = "dead", reason, error, -1, -1
+  redis.call("ZADD", K.dead, now, o)
+  if card.key ~= "" then
+    redis.call("ZADD", K.dead_kept, now, o)
+    add_bytes("resident_bytes", -card.num_bytes)
+    add_bytes("dead_bytes", card.num_bytes)
+  end
+  save_card(o, card)
+  while run.dead_bytes > max_dead_bytes do
+    local oldest = redis.call("ZRANGE", K.dead_kept, 0, 0)[1]
+    redis.call("ZREM", K.dead_kept, oldest)
+    local old = load_card(oldest)
+    add_bytes("dead_bytes", -old.num_bytes)
+    add_bytes("resident_bytes", old.num_bytes)
+    discard_payload(old)
+    save_card(oldest, old)
+  end
+end
+
+-- Past the limit. Saves the card; answers where the ordinal went.
+local function drop_stale(o, card, on_stale, max_stale)
+  count_reason("stale")
+  if on_stale == "resubmit" and card.stales < max_stale then
+    card.stales = card.stales + 1
+    wait(o, card)
+    card.token = ""
+    save_card(o, card)
+    return "waiting"
+  end
+  close(o, card, "discarded")
+  return "discarded"
+end
+
+-- One failure more. Saves the card; answers where the ordinal went.
+local function fail(o, card, reason, error, now, fatal, max_attempts, max_dead_bytes)
+  card.failures = card.failures + 1
+  card.reason, card.error = reason, error
+  if fatal or card.failures >= max_attempts then
+    die(o, card, reason, error, now, max_dead_bytes)
+    return "dead"
+  end
+  wait(o, card)
+  save_card(o, card)
+  return "waiting"
+end
