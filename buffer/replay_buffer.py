@@ -7,7 +7,6 @@ anyone           sweep, counts, audit, hints
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from threading import Lock
 
 from buffer.answers import DeadLetter, SweepReport
@@ -87,7 +86,7 @@ class ReplayBuffer(WorkerSide, TrainerSide):
     def record(self) -> RunRecord | None:
         """The run record; None before anybody has registered."""
         stored = self._store.record()
-        return RunRecord.from_fields(stored) if all(stored.get(f.name) for f in fields(RunRecord)[:1]) else None
+        return RunRecord.from_fields(stored) if stored.get("schema") else None
 
     def sweep(self) -> SweepReport:
         """Expire lost claims, delete what others left in the trash, and look at one page of payloads for strays."""

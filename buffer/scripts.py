@@ -24,9 +24,9 @@ class Script:
 def script(name: str) -> Script:
     """Read and compose lua/<name>.lua.
 
-    Its first line is `#!lua` with its flags; `-- KEYS:` names what it touches, `-- INCLUDE:` a file of shared moves.
+    Its first line is `#!lua` with its flags; `-- KEYS:` names what it touches, `-- INCLUDE:` files of lua/shared/.
     """
-    shebang, _, body = _read(name).partition("\n")
+    shebang, _, body = _read(f"{name}.lua").partition("\n")
     lines = body.splitlines()
     keys = tuple(key for line in lines if line.startswith(_KEYS) for key in line.removeprefix(_KEYS).split())
     includes = [name for line in lines if line.startswith(_INCLUDE) for name in line.removeprefix(_INCLUDE).split()]
@@ -34,9 +34,9 @@ def script(name: str) -> Script:
         raise AssertionError(f"lua/{name}.lua has no shebang, or names no keys, or keys that no ledger has")
     names = ", ".join(f"{key} = KEYS[{i}]" for i, key in enumerate(keys, 1))
     bound = f"local K, NOTHING = {{ {names} }}, KEYS[{len(keys) + 1}]"
-    text = "\n".join([shebang, bound, *map(_read, ["books", *includes]), body])
+    text = "\n".join([shebang, bound, *(_read("shared", f"{shared}.lua") for shared in ("books", *includes)), body])
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys)
 
 
-def _read(name: str) -> str:
-    return files("buffer").joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+def _read(*path: str) -> str:
+    return files("buffer").joinpath("lua", *path).read_text(encoding="utf-8")

@@ -8,11 +8,9 @@ import pytest
 from buffer.keys import LEDGER_KEYS
 from buffer.scripts import script
 
-SHARED = {"books", "moves", "closing"}
-NAMES = sorted(
-    path.name.removesuffix(".lua") for path in files("buffer").joinpath("lua").iterdir() if path.name.endswith(".lua")
-)
-SCRIPTS = [name for name in NAMES if name not in SHARED]
+LUA = files("buffer").joinpath("lua")
+SCRIPTS = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
+SHARED = sorted(path.name.removesuffix(".lua") for path in LUA.joinpath("shared").iterdir())
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -31,12 +29,17 @@ def test_only_what_adds_to_memory_may_be_refused_by_a_full_server(name: str) -> 
     assert shebang == ("#!lua" if name in ("reserve", "put", "report") else "#!lua flags=allow-oom")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_no_script_builds_a_key_or_touches_a_payload(name: str) -> None:
-    text = files("buffer").joinpath("lua", f"{name}.lua").read_text()
+    text = script(name).text
     assert "payload:" not in text
     assert not re.search(r'redis\.p?call\("(?!INFO)\w+", "', text), "a key written in a script"
     assert not re.search(r'"(KEYS|SCAN|FLUSH\w+)"', text)
+
+
+def test_every_shared_file_is_used() -> None:
+    assert SHARED == ["books", "closing", "moves"]
+    assert all(any(f"-- INCLUDE: {use}" in script(name).text for name in SCRIPTS) for use in ("moves", "moves closing"))
 
 
 def test_the_books_are_read_whole_and_in_the_order_of_the_keys() -> None:
