@@ -180,6 +180,8 @@ def test_what_a_lost_worker_held_is_played_by_another_and_its_late_put_leaves_no
     lost = run.claim("first")
     run.passes(61)
     assert run.buffer.sweep().expired == (0,)
+    with pytest.raises(Fenced):
+        run.buffer.fail(lost, "reward_failed")  # also while nobody has taken it over yet
     claim = run.claim("second")
     assert (claim.ordinal, claim.attempt) == (0, 2)
     with pytest.raises(Fenced, match=r"0\.1"):
@@ -194,7 +196,7 @@ def test_what_a_lost_worker_held_is_played_by_another_and_its_late_put_leaves_no
     entry = run.lease()[0]
     assert entry.attempt == 2
     assert run.buffer.fetch(entry) == group_for(claim, run.version())
-    assert run.audit()["fenced"] == 2 + 1  # put, fail, abandon
+    assert run.audit()["fenced"] == 4  # fail twice, put, abandon
 
 
 def test_a_heartbeat_that_comes_after_the_put_is_told_that_the_group_is_in(make: Make) -> None:
@@ -266,6 +268,20 @@ def test_a_letter_played_again_below_the_watermark_is_trained_once(make: Make) -
     ledger = run.checkpoint(run.train())
     assert (ledger.watermark, ledger.reopened) == (4, ())
     assert run.counts("consumed", "dead", "next_ordinal") == (4, 0, 4)
+
+
+def test_a_letter_played_again_while_the_checkpoint_is_written_is_counted_once(make: Make) -> None:
+    run = make()
+    run.set(max_attempts=1)
+    run.recover(limit=1, per_version=2)
+    run.buffer.fail(run.claim(), "reward_failed")
+    run.make(2)
+    ledger = run.checkpoint(run.train(), commit=False)
+    run.buffer.resubmit([0])
+    claim = run.claim()
+    run.buffer.put(claim, group_for(claim, run.version()), filtered="zero_variance")
+    run.buffer.commit(run.branch, ledger)
+    assert run.counts("consumed", "filtered", "dead", "next_ordinal") == (2, 1, 0, 3)
 
 
 def test_a_claim_given_back_costs_no_failure(make: Make) -> None:
