@@ -50,11 +50,12 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     )
     side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement)
     stop = stop_event(at_once=cluster.kill)
-    asked = StopFlag(buffer)
+    # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.
+    mark = await waits.in_thread(buffer.stop_mark)
     side.start()
     try:
         with RunView(f"{config.run.name}: rollout") as view:
-            while not stop.is_set() and not await waits.in_thread(asked.raised):
+            while not stop.is_set() and await waits.in_thread(buffer.stop_mark) == mark:
                 for event in side.tend():
                     view.message(event)
                 view.update(await waits.in_thread(buffer.reports))
@@ -64,23 +65,6 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     finally:
         cluster.kill()
     return 0
-
-
-class StopFlag:
-    """The run's stop flag, raised anew: one that stands from an earlier stop is for those who ran then.
-
-    The next trainer lowers it, so a rollout cluster may be started before `train --resume` and waits for it.
-    """
-
-    def __init__(self, buffer: ReplayBuffer) -> None:
-        self._buffer, self._was_raised = buffer, buffer.stopped()
-
-    def raised(self) -> bool:
-        """Whether it was raised since this object was made. Blocks."""
-        stopped = self._buffer.stopped()
-        anew = stopped and not self._was_raised
-        self._was_raised = stopped and not anew
-        return anew
 
 
 def thread_limits(config: Config) -> dict[str, str]:
