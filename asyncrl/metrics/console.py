@@ -33,6 +33,8 @@ STEP_NAMES: Mapping[str, str] = {
     "bytes/version": "weightsync/num_bytes",
 }
 KNOWN_FACTS = ("waits_for", "waits_s", "why", "not_admitted", "tokens_per_s", "version")
+REPORTED = "at_ms"
+SILENT_MS = 60_000.0  # reports come every few seconds; a process that was started again reports under a new name
 WAIT_LINE_EVERY_S = 10.0  # plain lines about waits: often enough to explain a pause, seldom enough for a log
 WAIT_WORTH_A_LINE_S = 5.0
 LONG_WAIT_S = 60.0
@@ -85,10 +87,14 @@ class RunView:
             self._say(self._step_line(values))
 
     def update(self, reports: Mapping[str, Facts]) -> None:
-        """Take what each side last reported."""
+        """Take what each side last reported; one that fell silent long before the others has ended."""
+        newest_ms = max((_float(facts.get(REPORTED, 0)) for facts in reports.values()), default=0.0)
         self._reports = {
-            _printable(source): {_printable(name): _printable(value) for name, value in facts.items()}
+            _printable(source): {
+                _printable(name): _printable(value) for name, value in facts.items() if name != REPORTED
+            }
             for source, facts in reports.items()
+            if newest_ms - _float(facts.get(REPORTED, newest_ms)) <= SILENT_MS
         }
         self._not_admitted_s = {
             source: self._not_admitted_s.get(source, self._clock())

@@ -154,3 +154,18 @@ def test_text_from_elsewhere_is_text_and_no_markup_or_control_sequence() -> None
 )
 def test_small_numbers_are_not_rounded_to_nothing(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_a_process_that_fell_silent_long_ago_is_shown_no_more_and_times_of_reports_never() -> None:
+    console, out = terminal()
+    with RunView("run", console=console) as view:
+        view.update(
+            {
+                "trainer": {"waits_for": "", "at_ms": 1_000_000.0},
+                "worker-0.11": {"tokens_per_s": 10.0, "at_ms": 900_000.0},
+                "worker-0.22": {"tokens_per_s": 20.0, "at_ms": 999_000.0},
+            }
+        )
+    assert "worker-0.22" in out.getvalue()
+    assert "worker-0.11" not in out.getvalue()
+    assert "at_ms" not in out.getvalue()
