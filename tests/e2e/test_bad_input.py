@@ -65,7 +65,7 @@ def test_a_key_of_another_system_is_answered_with_ours() -> None:
     assert_refused(asyncrl("train", str(CONFIG), "max_off_policy_steps=4"), ConfigError.exit_code, "staleness.limit")
 
 
-def test_a_missing_config_and_a_missing_data_file_are_named(tmp_path: Path) -> None:
+def test_a_missing_config_and_a_missing_data_file_are_named(starter: None, tmp_path: Path) -> None:
     assert_refused(asyncrl("train", str(tmp_path / "no.yaml")), ConfigError.exit_code, "no.yaml")
     missing = tmp_path / "no.parquet"
     done = asyncrl("train", str(CONFIG), f"run.dir={tmp_path}", "starter=null", f"data.train_files=[{missing}]")
