@@ -113,10 +113,6 @@ class LocalCluster:
         """Stop watching a child that ended."""
         self.children.remove(child)
 
-    def failures(self) -> list[Failure]:
-        """Why children ended, of those that ended badly."""
-        return [failure for child in self.children if (failure := child.failure()) is not None]
-
     async def stop(self, children: Sequence[Child] | None = None) -> None:
         """Ask the given children (all by default) to stop, wait for them together, kill those that do not."""
         stopping = list(self.children if children is None else children)

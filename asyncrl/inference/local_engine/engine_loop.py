@@ -26,13 +26,6 @@ RECHECK_S = 5.0
 """Longest sleep of an idle engine thread. Work wakes it at once; this bounds the harm of a wake-up that was missed."""
 
 
-class EngineDied(RuntimeError):
-    """The engine thread ended: a loader raised, a payload was malformed, or memory was taken from a busy engine.
-
-    SGLang's scheduler takes the whole server with it in these cases, and so does the local server.
-    """
-
-
 class Refused(ValueError):
     """A call that the engine thread declined; the server goes on and answers 400 with the message."""
 

@@ -35,7 +35,7 @@ def test_a_child_that_leaves_its_reason_is_quoted(local: LocalCluster) -> None:
         "role", "rank-0", ["from asyncrl.cluster import leave_reason as l; l('disk full', 5); raise SystemExit(5)"]
     )
     assert ended(child) == 5
-    assert local.failures() == [cluster.Failure("rank-0", 5, "disk full")]
+    assert child.failure() == cluster.Failure("rank-0", 5, "disk full")
 
 
 def test_a_child_that_is_killed_is_named_with_its_signal_and_log(local: LocalCluster) -> None:
