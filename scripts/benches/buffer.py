@@ -1,0 +1,57 @@
+"""The replay buffer against raw Redis moving the same groups: CPU ms a group over all processes, server included.
+
+    scripts/bench buffer [--only flow,...] [--groups N] [--repeats N] [--profile]
+
+A group is 8 trajectories of 512 to 4096 tokens: int32 ids, float32 logprobs, mask; 18.4k tokens on average. Every process
+is its own, every contender has the same server (the embedded one: unix socket, append-only file every second), every
+repetition a new one, and contenders take turns. Inside the clock: reserve, making the Group of ready-made trajectories,
+encode, hash, put; lease, fetch, advance, ledger, commit, sweep. Outside: making arrays and trajectories, connecting.
+
+over_raw_redis_1p    ours over one SET and one EVALSHA a group (BLMOVE, GET, UNLINK, LREM to take it), one producer
+over_raw_redis_8_blobs_1p    ours over eight SETs and one EVALSHA a group, the form of the peers' script
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from scripts.benches.buffer_cases import flow, ours, profile
+
+Figures = dict[str, float]
+
+
+def run_flow(options: argparse.Namespace) -> Figures:
+    """1 and 4 producers beside one consumer."""
+    figures: Figures = {}
+    for num_producers in (1, 4):
+        figures |= flow.compare(num_producers, options.groups, options.repeats)
+    return figures
+
+
+def run_profile(options: argparse.Namespace) -> Figures:
+    """Printed to stderr; no figure of it is comparable."""
+    profile.show(1, options.groups)
+    return {}
+
+
+CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {"flow": run_flow, "profile": run_profile}
+DEFAULT = ("flow",)
+
+
+def main(argv: Sequence[str] = ()) -> Figures:
+    """Figures of the chosen cases."""
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench buffer", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default=",".join(DEFAULT), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--groups", type=int, default=1920, help="groups a repetition, a multiple of 128")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--quick", action="store_true", help="a smoke test: the keys are right, the figures are not")
+    options = parser.parse_args(argv)
+    if options.quick:
+        options.groups, options.repeats = 128, 1
+    if options.groups % (4 * ours.GROUPS_PER_STEP):
+        parser.error(f"--groups must be a multiple of {4 * ours.GROUPS_PER_STEP}: 4 producers, whole batches")
+    figures: Figures = {}
+    for name in options.only.split(","):
+        figures |= CASES[name](options)
+    return figures

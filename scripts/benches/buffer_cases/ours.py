@@ -1,0 +1,119 @@
+"""The buffer through its public API, as a rollout worker and rank 0 of a trainer call it.
+
+Producer: reserve, then a Group of the claim's ordinal over ready-made trajectories, then put (encode, hash, payload,
+transition). Consumer: every step a lease of 32 groups (on a refusal it waits on the hints, as the trainer does), a
+fetch of each, advance; every ten steps ledger and commit; a sweep at most every five seconds.
+"""
+
+import json
+import time
+from collections.abc import Iterable
+
+from buffer import BufferConfig, Claim, Leased, ReplayBuffer, StalenessConfig, Trajectory, pack
+from scripts.benches.buffer_cases.load import READY_MADE, group_of, make_groups, trajectories_of
+from scripts.benches.buffer_cases.processes import Gate
+
+RUN = "bench"
+GROUPS_PER_STEP, STEPS_PER_CHECKPOINT = 32, 10
+SWEEP_EVERY_S, WAIT_S = 5.0, 5.0
+FIRST_VERSION = pack(1, 0)
+LONG_LIMIT = 1 << 16
+"""A window that admits everything at once, since raw Redis holds nobody back."""
+
+
+def connect(url: str, config: BufferConfig | None = None) -> ReplayBuffer:
+    """A buffer with default settings; the limit on lag comes with `recover`."""
+    return ReplayBuffer.connect(url, RUN, config or BufferConfig(), StalenessConfig())
+
+
+def ready_made(seed: int, count: int = READY_MADE) -> list[tuple[Trajectory, ...]]:
+    """Trajectories of a producer, whose arrays are those that the other contenders put."""
+    return [trajectories_of(group, FIRST_VERSION) for group in make_groups(count, seed=seed)]
+
+
+def admitted(buffer: ReplayBuffer, worker: str) -> Claim:
+    """A claim; the window is wide enough for all that a benchmark reserves."""
+    claim = buffer.reserve(worker)
+    if not isinstance(claim, Claim):
+        raise RuntimeError(f"not admitted: {claim.reason}: {claim.detail}")
+    return claim
+
+
+def produce(gate: Gate, url: str, seed: int, count: int) -> None:
+    """Role: put `count` groups, one after the other."""
+    buffer, groups = connect(url), ready_made(seed)
+    with gate.timed():
+        for index in range(count):
+            claim = admitted(buffer, f"producer-{seed}")
+            status = buffer.put(claim, group_of(claim.ordinal, claim.attempt, groups[index % READY_MADE]))
+            assert status == "ready", status
+    buffer.close()
+
+
+class Trainer:
+    """Rank 0 as far as the buffer knows it."""
+
+    def __init__(self, buffer: ReplayBuffer, *, groups_per_step: int, limit: int = LONG_LIMIT) -> None:
+        self.buffer, self.count, self._limit = buffer, groups_per_step, limit
+        self.branch = buffer.recover("bench", None, number=0, limit=limit, groups_per_version=groups_per_step)
+        self.number, self.num_leases = 0, 0
+        self._hints, self._swept_s, self._trained = buffer.hints("ready"), time.monotonic(), []
+
+    _trained: list[int]
+
+    def step(self, deadline_s: float = 120.0) -> Leased:
+        """The batch of the next step, waited for as the trainer does, and advance. Fetching is the caller's."""
+        until = time.monotonic() + deadline_s
+        while not isinstance(batch := self._lease(), Leased):
+            if time.monotonic() > until:
+                raise RuntimeError(f"no batch in {deadline_s} s: {batch.detail}")
+            self.sweep_if_due()
+            self._hints.wait(WAIT_S)
+        self._trained += [entry.ordinal for entry in batch.entries]
+        self.number += 1
+        self.buffer.advance(self.branch, self.number, limit=self._limit, groups_per_version=self.count)
+        return batch
+
+    def _lease(self) -> Leased | object:
+        self.num_leases += 1
+        return self.buffer.lease(self.branch, self.number, self.number + 1, self.count)
+
+    def sweep_if_due(self) -> None:
+        """As the trainer's sweeper does."""
+        if time.monotonic() - self._swept_s >= SWEEP_EVERY_S:
+            self._swept_s = time.monotonic()
+            self.buffer.sweep()
+
+    def commit(self) -> None:
+        """What a checkpoint asks of the buffer; its JSON is made, not written."""
+        ledger = self.buffer.ledger(self.branch, self.number, self._trained)
+        json.dumps(ledger.to_json())
+        self.buffer.commit(self.branch, ledger)
+        self._trained = []
+
+
+def consume(gate: Gate, url: str, count: int) -> None:
+    """Role: train on `count` groups, a multiple of the groups of a step."""
+    buffer = connect(url)
+    trainer = Trainer(buffer, groups_per_step=GROUPS_PER_STEP)
+    num_tokens, steps = 0, count // GROUPS_PER_STEP
+    with gate.timed():
+        for step in range(1, steps + 1):
+            num_tokens += sum(_tokens(buffer, trainer.step().entries))
+            if step % STEPS_PER_CHECKPOINT == 0 or step == steps:
+                trainer.commit()
+    gate.found["num_tokens"], gate.found["num_leases"] = num_tokens, trainer.num_leases
+    buffer.close()
+
+
+def check(url: str) -> None:
+    """The books add up after a measurement."""
+    buffer = connect(url)
+    problems = buffer.audit().problems
+    buffer.close()
+    assert not problems, problems
+
+
+def _tokens(buffer: ReplayBuffer, entries: Iterable[object]) -> Iterable[int]:
+    for entry in entries:
+        yield sum(trajectory.num_tokens for trajectory in buffer.fetch(entry).trajectories)
