@@ -2,8 +2,9 @@
 
 import argparse
 import importlib
+import keyword
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, cast
 
 from asyncrl import __version__
@@ -19,10 +20,10 @@ COMMANDS: dict[str, str] = {
     "check-data": "say which rows of data files are usable, and why others are not",
     "doctor": "check this machine, Redis, model, data and devices for a run",
     "audit": "prove that no prompt was lost or trained twice",
-    "buffer": "status of the replay buffer; pause and resume admission",
+    "buffer": "operate the replay buffer: status, pause, drain, export, import, dead letters",
     "stop": "ask both clusters of a run to stop",
 }
-"""Command -> what it does. Each is the file of its name in asyncrl/commands."""
+"""Command -> what it does. Each is the file of its name in asyncrl/commands, or a folder of actions: see `Family`."""
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
@@ -32,6 +33,12 @@ class Command(Protocol):
 
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
+
+
+class Family(Protocol):
+    """What a folder in asyncrl/commands offers: a table of actions like COMMANDS, each a file or folder in it."""
+
+    ACTIONS: dict[str, str]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,14 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"asyncrl: there is no command {name!r}\n\n{overview()}", file=sys.stderr)
         return 2
     try:
-        command = cast(Command, importlib.import_module(f"asyncrl.commands.{name.replace('-', '_')}"))
-        parser = argparse.ArgumentParser(
-            prog=f"asyncrl {name}",
-            description=command.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(parser)
-        return command.run(parser.parse_intermixed_args(arguments[1:]))
+        return run(f"asyncrl {name}", "asyncrl.commands", name, arguments[1:])
     except KeyboardInterrupt:
         print("asyncrl: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -69,8 +69,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 3
 
 
+def run(prog: str, package: str, name: str, arguments: Sequence[str]) -> int:
+    """Run the command `name` of `package`, or the action of it that comes next in `arguments`."""
+    module = importlib.import_module(f"{package}.{module_of(name)}")
+    parser = argparse.ArgumentParser(
+        prog=prog, description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if not hasattr(module, "ACTIONS"):
+        command = cast(Command, module)
+        command.add_arguments(parser)
+        return command.run(parser.parse_intermixed_args(arguments))
+    actions = cast(Family, module).ACTIONS
+    parser.epilog = f"{rows(actions)}\n\n{prog} ACTION --help says more"
+    parser.add_argument("action", choices=actions, metavar="ACTION", help="what to do, see below")
+    action = parser.parse_args(arguments[:1]).action
+    return run(f"{prog} {action}", module.__name__, action, arguments[1:])
+
+
+def module_of(name: str) -> str:
+    """The module of a command: a dash becomes '_', and a word of the language gets one behind it."""
+    return f"{name}_" if keyword.iskeyword(name) else name.replace("-", "_")
+
+
 def overview() -> str:
     """The list of commands."""
-    width = max(map(len, COMMANDS))
-    rows = "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items())
-    return f"usage: asyncrl COMMAND ... (asyncrl COMMAND --help says more)\n\n{rows}"
+    return f"usage: asyncrl COMMAND ... (asyncrl COMMAND --help says more)\n\n{rows(COMMANDS)}"
+
+
+def rows(table: Mapping[str, str]) -> str:
+    """A table of commands for people."""
+    width = max(map(len, table))
+    return "\n".join(f"  {name:<{width}}  {text}" for name, text in table.items())

@@ -3,6 +3,7 @@
 rollout worker   reserve -> renew ... -> put | fail | abandon
 trainer, rank 0  recover -> lease -> fetch -> (give_back) -> advance ... -> ledger, checkpoint's rename -> commit
 anyone           sweep, counts, audit, hints
+operator         status, groups, dead_letters, pause, resume, stop, resubmit, purge
 """
 
 import json
@@ -17,6 +18,7 @@ from buffer.hints import Hints
 from buffer.keys import check_run, evaluation_run, parse_payload_key
 from buffer.lineage import Ledger
 from buffer.memory_store import MemoryStore
+from buffer.operator_side import OperatorSide
 from buffer.payloads import Payloads
 from buffer.payloads.memory import MemoryPayloads
 from buffer.run_record import RunRecord, check_same
@@ -27,7 +29,7 @@ from buffer.versions import unpack
 from buffer.worker_side import WorkerSide
 
 
-class ReplayBuffer(WorkerSide, TrainerSide):
+class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
     """The groups of one run, from the workers that play them to the trainer that trains on them."""
 
     def __init__(

@@ -1,0 +1,60 @@
+"""The operator's side of the replay buffer: look, without changing anything."""
+
+import time
+from dataclasses import dataclass
+
+from buffer.answers import Entry
+from buffer.attached import Attached
+from buffer.books import DEAD, LEASED, READY
+from buffer.status import Status, status_of
+from buffer.store import Taken
+from buffer.trainer_side import entry_of
+
+WITH_PAYLOAD = (READY, LEASED, DEAD)
+"""States in which a group has a payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A group with a payload, its state, and of a dead one why it died."""
+
+    state: str
+    entry: Entry
+    reason: str
+    error: str
+
+
+class OperatorSide(Attached):
+    """See `buffer.replay_buffer.ReplayBuffer`."""
+
+    def status(self, *, now_ms: int | None = None) -> Status:
+        """The run at a glance. O(groups in the buffer); changes nothing.
+
+        Args:
+            now_ms: the time that ages are told by; None: this machine's clock.
+        """
+        return status_of(self.run, self._store.books(), self._limits, _now_ms() if now_ms is None else now_ms)
+
+    def groups(self, *states: str, now_ms: int | None = None) -> tuple[Shown, ...]:
+        """The groups with a payload in these states (ready, leased, dead; none named: all), by ordinal. `fetch` reads
+        their entries. O(groups in the buffer); changes nothing.
+
+        Args:
+            now_ms: the time that ages are told by; None: this machine's clock.
+        """
+        books = self._store.books()
+        now = _now_ms() if now_ms is None else now_ms
+        return tuple(
+            Shown(
+                card.state,
+                entry_of(Taken(ordinal, books.oldest_effective(card.index.ranges), card), books.trained, now),
+                card.reason,
+                card.error,
+            )
+            for ordinal, card in sorted(books.cards.items())
+            if card.key and card.state in (states or WITH_PAYLOAD)
+        )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
