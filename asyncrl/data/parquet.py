@@ -23,7 +23,7 @@ class Parquet:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        _check_magic(path)
+        check_magic(path)
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
         except (pa.ArrowException, OSError) as error:
@@ -68,7 +68,12 @@ class Parquet:
         return self._groups[group]
 
 
-def _check_magic(path: Path) -> None:
+def check_magic(path: Path) -> None:
+    """See that a file begins and ends as parquet does.
+
+    Raises:
+        FileRefused: it is something else, or was cut off.
+    """
     with path.open("rb") as file:
         head = file.read(4)
         file.seek(0, os.SEEK_END)
