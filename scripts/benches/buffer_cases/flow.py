@@ -107,6 +107,8 @@ def compare(num_producers: int, count: int, repeats: int) -> dict[str, float]:
         ratios = [mine.total / its.total for mine, its in zip(splits["ours"], splits[floor], strict=True)]
         figures[f"{key}_{suffix}"] = round(statistics.median(ratios), 3)
         figures[f"{key}_{suffix}_low"], figures[f"{key}_{suffix}_high"] = round(min(ratios), 3), round(max(ratios), 3)
+        best, its_best = (min(one.total for one in splits[name]) for name in ("ours", floor))
+        figures[f"{key}_{suffix}_best"] = round(best / its_best, 3)
     for name, found in splits.items():
         for part in ("total", "producer", "consumer", "server"):
             figures[f"{name}_{suffix}_{part}_ms"] = round(_median(found, lambda one, part=part: getattr(one, part)), 4)
