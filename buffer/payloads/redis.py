@@ -1,6 +1,6 @@
-"""Payloads in Redis, each one string under a key without a hash tag, so that a cluster would spread them."""
+"""Payloads in Redis, each one string under a key without a hash tag, so that a cluster spreads them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Protocol
 
@@ -15,8 +15,8 @@ class Blobs(Protocol):
     def set_blob(self, key: str, blob: bytes) -> None: ...
     def get_blob(self, key: str) -> bytes | None: ...
     def unlink(self, keys: Sequence[str]) -> None: ...
-    def scan(self, cursor: int, match: str, count: int) -> tuple[int, list[str]]: ...
-    def idle_s(self, keys: Sequence[str]) -> list[int | None]: ...
+    def scan(self, cursors: Mapping[str, int], match: str, count: int) -> tuple[dict[str, int], list[str]]: ...
+    def idle_s(self, keys: Sequence[str]) -> dict[str, int]: ...
 
 
 class RedisPayloads:
@@ -25,7 +25,7 @@ class RedisPayloads:
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
         self._lock = Lock()
-        self._cursor = 0
+        self._cursors: dict[str, int] = {}
 
     def put(self, key: str, blob: bytes) -> None:
         self._blobs.set_blob(key, blob)
@@ -39,8 +39,8 @@ class RedisPayloads:
             self._blobs.unlink(keys[start : start + _PAGE])
 
     def strays(self, run: str, idle_s: float) -> list[str]:
+        # One page on each server. Its cursor is kept here, so that the calls of a process go through all of them.
         with self._lock:
-            self._cursor, keys = self._blobs.scan(self._cursor, f"payload:{run}*", _PAGE)
+            self._cursors, keys = self._blobs.scan(self._cursors, f"payload:{run}*", _PAGE)
         mine = [key for key in keys if (parts := parse_payload_key(key)) and owns(run, parts[0])]
-        idle = self._blobs.idle_s(mine) if mine else []
-        return [key for key, seconds in zip(mine, idle, strict=True) if seconds is not None and seconds >= idle_s]
+        return [key for key, seconds in self._blobs.idle_s(mine).items() if seconds >= idle_s]

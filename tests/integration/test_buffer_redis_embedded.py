@@ -88,7 +88,7 @@ def test_after_everything_was_killed_it_starts_again_on_its_data(directory: Path
     buffer.recover("n", None, number=0, limit=0, groups_per_version=2)
     buffer.sweep()
     store = buffer._store
-    store._server.call(lambda client: client.execute_command("WAITAOF", 1, 0, 2000))
+    store._server.ask("", "WAITAOF", 1, 0, 2000)
     os.kill(first.pid, signal.SIGKILL)
     with ensure(directory) as again:
         assert again.pid != first.pid

@@ -1,0 +1,226 @@
+"""Commands to the run's Redis with bounded retry: what `script_store` and `payloads.redis` need of a server.
+
+All repeats are made here, in `RedisServer._retry`. Every command is idempotent, so a repeat is harmless, also when
+only the reply was lost; `retry_s` bounds it. A call ends after `retry_s` and one last attempt, whose connect, wait and
+answer are bounded by timeouts. A block in the server (XREAD) is cut into slices shorter than the timeout of an answer,
+so that a quiet stream is never taken for a lost server.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Event
+from typing import Any, TypeVar
+
+import redis
+
+from buffer.errors import ServerLost, ServerRefused
+from buffer.redis_store.address import Address, parse
+from buffer.redis_store.cluster import Cluster
+from buffer.redis_store.connections import Command, ask_once
+from buffer.redis_store.faults import given_up, refusal
+from buffer.redis_store.nodes import Nodes, OneServer
+from buffer.redis_store.sentinel import Sentinel
+from buffer.scripts import Script
+from buffer.server_checks import check_info, parse_info
+
+_T = TypeVar("_T")
+_LONGEST_SLICE_S, _SHORTEST_SLICE_S = 4.0, 0.5
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
+
+PROBE_KEY = "asyncrl:probe"
+"""Named by the script that `check` runs, and never written."""
+_PROBE = "#!lua flags=allow-oom\nreturn redis.call('UNLINK', KEYS[1])"
+
+
+class RedisServer:
+    """The server, the primary behind Sentinel, or the cluster at an address. Thread-safe; a forked child connects
+    anew."""
+
+    def __init__(self, url: str, retry_s: float) -> None:
+        self._at: Address = parse(url)
+        self.address = self._at.shown
+        self._retry_s = retry_s
+        self._slice_s = min(_LONGEST_SLICE_S, max(_SHORTEST_SLICE_S, retry_s))
+        self._timeout_s = 2 * self._slice_s + 1.0
+        self._closed = Event()
+        self._begin()
+
+    def ask(self, key: str, *command: str | bytes | int) -> Any:
+        """The server's answer to an idempotent command about `key`: bytes, integers, None, and lists of them.
+
+        Raises:
+            ServerRefused: password, permissions or TLS; ServerLost, ServerFull: after buffer.retry_s.
+            BufferError: any other error of the server, for example a key that holds something else.
+        """
+        return self._retry(lambda nodes: nodes.ask(key, command))
+
+    def check(self) -> None:
+        """Refuse a server that must not be used as it is configured. Leaves nothing behind.
+
+        Raises:
+            ServerRefused: with the fix; ServerLost: nobody answered for buffer.retry_s.
+        """
+        infos = self._retry(lambda nodes: {name: one.ask(("INFO",)) for name, one in nodes.every().items()})
+        for name, text in infos.items():
+            check_info(f"{self.address}, node {name}" if name else self.address, parse_info(text))
+        self.ask(PROBE_KEY, "EVAL", _PROBE, 1, PROBE_KEY)
+
+    def close(self) -> None:
+        """Close every connection that is not in use; whoever waits in a retry gives up, and nobody can go on."""
+        self._closed.set()
+        if self._nodes is not None:
+            self._nodes.close()
+
+    def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
+        """The answer of one transition: integers, bytes, and lists of them."""
+        rest = (len(keys), *keys, *arguments)
+
+        def run(nodes: Nodes) -> Any:
+            try:
+                return nodes.ask(keys[0], ("EVALSHA", script.sha, *rest))
+            except redis.exceptions.NoScriptError:  # a new or restarted server; the text stays until the next restart
+                return nodes.ask(keys[0], ("EVAL", script.text, *rest))
+
+        return self._retry(run)
+
+    def hash(self, key: str) -> dict[bytes, bytes]:
+        """All fields of a hash."""
+        flat = self.ask(key, "HGETALL", key)
+        return dict(zip(flat[::2], flat[1::2], strict=True))
+
+    def last_id(self, key: str) -> str:
+        """Id of a stream's newest entry."""
+        last = self.ask(key, "XREVRANGE", key, "+", "-", "COUNT", 1)
+        return str(last[0][0].decode()) if last else "0-0"
+
+    def read_stream(self, key: str, after: str, deadline_s: float) -> list[tuple[str, str]]:
+        """(id, kind) of the entries after `after`; blocks until there is one, or for `deadline_s` (at most one
+        slice)."""
+        block_ms = max(1, round(min(deadline_s, self._slice_s) * 1000))
+        found = self.ask(key, "XREAD", "BLOCK", block_ms, "STREAMS", key, after)
+        entries = found[0][1] if found else []
+        return [(at.decode(), dict(zip(flat[::2], flat[1::2], strict=True))[b"k"].decode()) for at, flat in entries]
+
+    def remove_members(self, key: str, members: Sequence[str]) -> None:
+        """Take members out of a set."""
+        self.ask(key, "SREM", key, *members)
+
+    def set_blob(self, key: str, blob: bytes) -> None:
+        """Write a key that does not exist. NX: a repeat finds its own bytes, and what a put has made visible is never
+        written over."""
+        self.ask(key, "SET", key, blob, "NX")
+
+    def get_blob(self, key: str) -> bytes | None:
+        """The bytes under a key."""
+        blob = self.ask(key, "GET", key)
+        assert blob is None or isinstance(blob, bytes)
+        return blob
+
+    def unlink(self, keys: Sequence[str]) -> None:
+        """Delete keys, wherever they lie."""
+        for some in self._retry(lambda nodes: nodes.by_server(keys)):
+            parts = self._retry(partial(_by_slot, some))
+            self._try_each(some[0], [("UNLINK", *part) for part in parts])
+
+    def scan(self, cursors: Mapping[str, int], match: str, count: int) -> tuple[dict[str, int], list[str]]:
+        """One page on each server: the next cursors by server, and the keys found. A new or replaced server starts
+        over."""
+
+        def page(nodes: Nodes) -> tuple[dict[str, int], list[str]]:
+            after, keys = {}, []
+            for name, one in nodes.every().items():
+                cursor, found = one.ask(("SCAN", cursors.get(name, 0), "MATCH", match, "COUNT", count))
+                after[name] = int(cursor)
+                keys += [key.decode() for key in found]
+            return after, keys
+
+        return self._retry(page)
+
+    def idle_s(self, keys: Sequence[str]) -> dict[str, int]:
+        """Seconds since each key was touched, of those that exist."""
+        idle: dict[str, int] = {}
+        for some in self._retry(lambda nodes: nodes.by_server(keys)):
+            answers = self._try_each(some[0], [("OBJECT", "IDLETIME", key) for key in some])
+            idle.update({key: seconds for key, seconds in zip(some, answers, strict=True) if seconds is not None})
+        return idle
+
+    def _try_each(self, key: str, commands: Sequence[Command]) -> list[Any]:
+        """Answers to commands about keys of the server that holds `key`, in one go. One that fails is asked again by
+        itself: its key may have moved."""
+        answers = self._retry(lambda nodes: nodes.at(key).try_all(commands))
+        return [
+            self.ask(str(command[-1]), *command) if isinstance(answer, redis.ResponseError) else answer
+            for command, answer in zip(commands, answers, strict=True)
+        ]
+
+    def _retry(self, attempt: Callable[[Nodes], _T]) -> _T:
+        """The answer of an attempt; again, with growing pauses, while what stops it may pass."""
+        if os.getpid() != self._pid:
+            self._begin()  # a forked child must not speak on its parent's connections
+        deadline, pause = time.monotonic() + self._retry_s, 0.0  # at first at once: an idle connection may have died
+        while not self._closed.is_set():
+            nodes: Nodes | None = None
+            try:
+                nodes = self._nodes or self._find_nodes()
+                return attempt(nodes)
+            except redis.RedisError as error:
+                if (refused := refusal(error, self.address)) is not None:
+                    raise refused from error
+                if nodes is not None:
+                    nodes.learn(error)
+                if time.monotonic() + pause > deadline:
+                    raise given_up(error, self.address, self._retry_s) from error
+            # close() sets the event, so that a thread in here ends at once. Not all workers come back together.
+            self._closed.wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LAST_PAUSE_S) or _FIRST_PAUSE_S
+        raise ServerLost(f"this connection to {self.address} was closed by its owner.")
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._nodes: Nodes | None = None
+
+    def _find_nodes(self) -> Nodes:
+        """What kind of servers the address leads to: asked at the first call, never at construction."""
+        if self._at.service:
+            self._nodes = Sentinel(self._at, self._timeout_s)
+        elif not _is_cluster(self._at):
+            self._nodes = OneServer(self._at, self._timeout_s)
+        else:
+            self._nodes = Cluster(self._at, self._timeout_s)
+        return self._nodes
+
+
+def _by_slot(keys: Sequence[str], nodes: Nodes) -> list[list[str]]:
+    return nodes.by_slot(keys)
+
+
+def _is_cluster(at: Address) -> bool:
+    """Whether the first server of the address that answers is a node of a cluster."""
+    failure: redis.RedisError | None = None
+    for host, port in at.hosts or (("", 0),):
+        try:
+            answer = ask_once(at, host, port, ("INFO", "cluster"))
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            failure = error
+            continue
+        is_cluster = parse_info(answer).get("cluster_enabled", "0") == "1"
+        if is_cluster and at.path:
+            raise ServerRefused(
+                f"{at.shown} is a socket of one node of a Redis Cluster, whose nodes name each other by host and port. "
+                "Set buffer.url to redis://host:port of a node."
+            )
+        if is_cluster and at.db:
+            raise ServerRefused(
+                f"{at.shown} is a Redis Cluster, which has database 0 only. Leave it out of buffer.url."
+            )
+        if not is_cluster and len(at.hosts) > 1:
+            raise ServerRefused(
+                f"{at.shown} lists several servers, but {host}:{port} is no node of a cluster. Name one server, or the "
+                "Sentinels that watch them: redis+sentinel://host,host/service."
+            )
+        return is_cluster
+    assert failure is not None
+    raise failure
