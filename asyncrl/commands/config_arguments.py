@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl import starter
@@ -11,10 +12,19 @@ from asyncrl.doctor import check, render
 from asyncrl.load_config import LoadedConfig, describe, load, to_yaml
 
 
-def add_config_arguments(parser: argparse.ArgumentParser, *, mode: bool = False, starts: bool = False) -> None:
+def add_config_arguments(
+    parser: argparse.ArgumentParser,
+    *,
+    mode: bool = False,
+    starts: bool = False,
+    subject: tuple[str, Callable[[str], object], str] | None = None,
+) -> None:
     """Add CONFIG, overrides and --help-keys; with `mode` also --mode; for a command that starts a cluster (`starts`)
-    also the ways to look without starting."""
+    also the ways to look without starting; before the overrides one `subject`: its name, type and help."""
     parser.add_argument("config", type=Path, help="YAML file of the run, for example configs/tiny_cpu.yaml")
+    if subject is not None:
+        name, kind, text = subject
+        parser.add_argument(name, type=kind, metavar=name.upper(), help=text)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="keys that win over the file: rollout.n=8")
     parser.add_argument("--help-keys", action=HelpKeys, help="print every key with its default and meaning, and stop")
     if starts:
