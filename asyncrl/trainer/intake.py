@@ -110,7 +110,8 @@ class Intake:
                 )
             except WaitTimeout as late:
                 waited_s = time.monotonic() - start_s
-                return {"do": "timeout", "late": [FRESH, waited_s, self._parts.config.trainer.lease_wait_s, late.why]}
+                why = late.why + await waits.in_thread(self._what_was_lost)
+                return {"do": "timeout", "late": [FRESH, waited_s, self._parts.config.trainer.lease_wait_s, why]}
             if decision["do"] != "rename":
                 return decision
             name = STALE if name == FRESH else FRESH
@@ -145,6 +146,14 @@ class Intake:
             return "the ledger has not answered yet"
         held = "".join(f"; ordinal {g.ordinal} held for {g.age_s:.0f} s by {g.worker}" for g in answer.waiting_for)
         return f"{answer.detail}{held}; is serve-rollout running?"
+
+    def _what_was_lost(self) -> str:
+        """What became of the groups that did not come: producers that all fail say so nowhere else here."""
+        lost = {reason: count for reason, count in self._buffer.audit().by_reason.items() if count}
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(lost.items()))
+        letters = sorted(self._buffer.dead_letters(), key=lambda letter: letter.died_ms)
+        last = "".join(f"; the last to die, {one.ordinal}.{one.attempt}: {one.error}" for one in letters[-1:])
+        return f" Lost so far: {counts}{last}." if counts else ""
 
     def _plan(self, leased: Leased) -> Decision:
         """Who trains what: whole groups, each mini-batch balanced by tokens."""
