@@ -22,8 +22,8 @@ class Claim:
     groups_per_version: int
     commons: Mapping[int, int]
     """older branch -> deepest number it has in common with `branch`."""
-    partials: None = None
-    """Unfinished trajectories of the last owner; none are parked yet."""
+    parked: "Parked | None" = None
+    """Unfinished episodes of the last owner; `fetch_partials` reads them. None: start from the prompt."""
 
     @property
     def gid(self) -> str:
@@ -40,6 +40,16 @@ class Claim:
             return True
         at = number if branch == self.branch else effective(number, self.commons.get(branch, 0))
         return at >= self.start_from
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """What an ordinal's last owner parked. sampled: tokens of each episode that has some."""
+
+    key: str
+    num_bytes: int
+    xxh3: str
+    sampled: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

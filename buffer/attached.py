@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 
+from buffer import wire
 from buffer.config import BufferConfig, StalenessConfig
-from buffer.errors import Behind, Fenced
+from buffer.errors import Behind, CorruptPayload, Fenced
 from buffer.payloads import Payloads
 from buffer.store import Batch, Done, Limits, Store
+from buffer.trajectory import Group
 
 
 class Attached:
@@ -36,6 +38,20 @@ class Attached:
         if keys := tuple(keys):
             self._payloads.delete(keys)
             self._store.forget(keys)
+
+    def _read(self, key: str, num_bytes: int, xxh3: str, what: str) -> Group:
+        """The group under `key`, if it is what was put there.
+
+        Raises:
+            CorruptPayload: it is missing, foreign or damaged; UnknownSchema: written by another major version.
+        """
+        blob = self._payloads.get(key)
+        if blob is None:
+            raise CorruptPayload(f"the payload of group {what} is gone.")
+        raw = wire.inflate(blob, max_bytes=max(self._config.max_group_bytes, num_bytes))
+        if (found := wire.xxh3(raw)) != xxh3:
+            raise CorruptPayload(f"the payload of group {what} has xxh3 {found}, its index says {xxh3}.")
+        return wire.parse(raw)
 
     def _check(self, answer: Done | Batch, branch: int, what: str) -> None:
         if answer.status == "fenced":

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from buffer import wire
-from buffer.books import CLOSED, DEAD, IN_FLIGHT, LEASED, OPEN, READY, STATES, WAITING, Books
+from buffer.books import CLOSED, DEAD, IN_FLIGHT, LEASED, OPEN, READY, STATES, WAITING, Books, Index
 from buffer.errors import BufferError
 from buffer.ledger import counts
 from buffer.payloads import Payloads
+from buffer.tokens import TokenLedger, tokens_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Audit:
     branch: int
     trained: int
     resident_bytes: int
+    tokens: TokenLedger
     dead: tuple[Mapping[str, Any], ...]
     """The dead letters: ordinal, attempt, reason, error, whether the payload is still there."""
 
@@ -35,6 +37,7 @@ class Audit:
             "branch": self.branch,
             "trained": self.trained,
             "resident_bytes": self.resident_bytes,
+            "tokens": self.tokens.to_json(),
             "dead": [dict(letter) for letter in self.dead],
         }
 
@@ -42,7 +45,8 @@ class Audit:
 def audit_of(run: str, books: Books, payloads: Payloads | None) -> Audit:
     """Audit the books as they are; with `payloads`, read and check each of them."""
     identity = counts(books)
-    problems = [*_identity(identity), *_sets(books), *_bytes(books), *_closed(books)]
+    tokens = tokens_of(books)
+    problems = [*_identity(identity), *_sets(books), *_bytes(books), *_closed(books), *tokens.problems()]
     if payloads is not None:
         problems += _payloads(books, payloads)
     return Audit(
@@ -53,6 +57,7 @@ def audit_of(run: str, books: Books, payloads: Payloads | None) -> Audit:
         branch=books.branch,
         trained=books.trained,
         resident_bytes=books.resident_bytes,
+        tokens=tokens,
         dead=tuple(
             {
                 "ordinal": ordinal,
@@ -95,6 +100,11 @@ def _sets(books: Books) -> list[str]:
     if not set(books.sampling) <= by_state[IN_FLIGHT] or not set(books.dead_kept) <= by_state[DEAD]:
         problems.append("sampling or dead_kept names an ordinal of another state")
     problems += [
+        f"ordinal {o} is {card.state}, but unfinished episodes are parked for it"
+        for o, card in books.cards.items()
+        if card.parked_key and card.state not in (IN_FLIGHT, WAITING)
+    ]
+    problems += [
         f"ordinal {o} is {card.state} without a payload"
         for o, card in books.cards.items()
         if card.state in (READY, LEASED) and not card.key
@@ -132,17 +142,17 @@ def _closed(books: Books) -> list[str]:
 def _payloads(books: Books, payloads: Payloads) -> list[str]:
     problems = []
     for ordinal, card in sorted(books.cards.items()):
-        if not card.key:
-            continue
-        blob = payloads.get(card.key)
-        if blob is None:
-            problems.append(f"the payload of ordinal {ordinal} is gone: it will be made again")
-            continue
-        try:
-            found = wire.xxh3(wire.inflate(blob, max_bytes=1 << 32))
-        except BufferError as error:
-            problems.append(f"the payload of ordinal {ordinal} is damaged: {error}")
-            continue
-        if found != card.index.xxh3:
-            problems.append(f"the payload of ordinal {ordinal} has xxh3 {found}, its index says {card.index.xxh3}")
+        for what, key, index in (("payload", card.key, card.index), ("parked payload", card.parked_key, card.parked)):
+            if key and (problem := _payload(payloads.get(key), index)):
+                problems.append(f"the {what} of ordinal {ordinal} {problem}")
     return problems
+
+
+def _payload(blob: bytes | None, index: Index) -> str:
+    if blob is None:
+        return "is gone: it will be made again"
+    try:
+        found = wire.xxh3(wire.inflate(blob, max_bytes=1 << 32))
+    except BufferError as error:
+        return f"is damaged: {error}"
+    return "" if found == index.xxh3 else f"has xxh3 {found}, its index says {index.xxh3}"

@@ -5,7 +5,7 @@ These are the reference for the scripts of the same names. Each begins with the 
 
 from collections.abc import Sequence
 
-from buffer.books import FILTERED, LEASED, READY, TRAINED_STEP, WAITING, Books
+from buffer.books import FILTERED, LEASED, READY, TRAINED_STEP, WAITING, Books, Spent
 from buffer.claims import drop_stale, fail
 from buffer.staleness import must_wait
 from buffer.store import Batch, Done, Left, Limits, Taken
@@ -137,10 +137,12 @@ def give_back(books: Books, now: int, branch: int, ordinals: Sequence[int], reas
                 books.leased[ordinal] = TRAINED_STEP
             elif reason == "corrupt_payload":
                 books.count_reason(reason)
+                books.spend(f"failed/{reason}", card.index.spent)
                 if fail(books, now, ordinal, card, reason, "its payload was missing or damaged", limits) == WAITING:
                     card.token = ""
             else:
                 books.count_reason(reason)
+                books.spend(f"filtered/{reason}", card.index.spent)
                 books.close(ordinal, card, FILTERED)
         books.hints.append("room")
     return Done(status, books.branch, books.trained)
@@ -158,10 +160,11 @@ def advance(books: Books, branch: int, number: int, limit: int, per_version: int
     return Done(status, books.branch, books.trained)
 
 
-def evaluate(books: Books, branch: int, label: str) -> Done:
-    """Names the open evaluation, or none: workers reserve from it first."""
+def evaluate(books: Books, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+    """Names the open evaluation, or none: workers reserve from it first. `spent`: the tokens of the `closed` one."""
     status, before = fence(books, branch), books.evaluation
     if status == "ok":
         books.evaluation = label
+        books.evaluated.update({(closed, one.source): (one.trajectories, one.tokens) for one in spent})
         books.hints.append("room")
     return Done(status, books.branch, books.trained, evaluation=before)

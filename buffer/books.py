@@ -21,6 +21,17 @@ TRAINED_STEP = -1
 """Step of a leased group that its lineage has trained already (Redis had lost that): it waits for the next commit."""
 
 Range = tuple[int, int, int]
+Fate = tuple[str, str]
+"""(how tokens ended, data source); the fates are listed in `buffer.tokens`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Sampled tokens of one data source, and the trajectories that they are in."""
+
+    source: str = ""
+    trajectories: int = 0
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,10 @@ class Index:
     sampled: tuple[int, ...]
     rewards: tuple[float | None, ...]
     data_source: str
+
+    @property
+    def spent(self) -> Spent:
+        return Spent(self.data_source, len(self.sampled), sum(self.sampled))
 
 
 NO_INDEX = Index(0, "", (), (), (), (), "")
@@ -60,8 +75,13 @@ class Card:
     """When it was reserved; from `put` on, when it was put."""
     oldest: tuple[int, int] | None = None
     """The oldest version that its worker has reported, while in flight."""
+    num_sampled: int = 0
+    """Tokens that its worker has reported, while in flight."""
     key: str = ""
     index: Index = NO_INDEX
+    parked_key: str = ""
+    """Payload of the unfinished episodes that its next owner goes on from."""
+    parked: Index = NO_INDEX
     reason: str = ""
     error: str = ""
 
@@ -115,6 +135,14 @@ class Books:
     trash: set[str] = field(default_factory=set)
     """Payloads that nothing names any more and that somebody has yet to unlink."""
     reasons: dict[str, int] = field(default_factory=dict)
+    sampled: int = 0
+    """Sampled tokens that have come in, evaluations aside."""
+    fates: dict[Fate, tuple[int, int]] = field(default_factory=dict)
+    """fate -> (trajectories, sampled tokens) that ended so."""
+    masked: dict[str, int] = field(default_factory=dict)
+    """data source -> trained tokens that the lineage kept out of the loss."""
+    evaluated: dict[Fate, tuple[int, int]] = field(default_factory=dict)
+    """(label of the evaluation, data source) -> (trajectories, sampled tokens)."""
     forks: dict[int, tuple[int, int]] = field(default_factory=dict)
     """branch -> (its parent, the number at which it left it)."""
     commons: dict[int, int] = field(default_factory=dict)
@@ -143,6 +171,17 @@ class Books:
     def count_reason(self, reason: str) -> None:
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
+    def spend(self, fate: str, spent: Spent) -> None:
+        """Sampled tokens that are in have ended so."""
+        if spent.trajectories or spent.tokens:
+            trajectories, tokens = self.fates.get((fate, spent.source), (0, 0))
+            self.fates[fate, spent.source] = (trajectories + spent.trajectories, tokens + spent.tokens)
+
+    def waste(self, fate: str, spent: Spent) -> None:
+        """Sampled tokens that never came in as a group have ended so."""
+        self.sampled += spent.tokens
+        self.spend(fate, spent)
+
     def leave(self, ordinal: int, card: Card) -> None:
         """Take the ordinal out of the sets of its state; the caller puts it into those of the next."""
         if card.state == IN_FLIGHT:
@@ -163,10 +202,10 @@ class Books:
         self.open.discard(ordinal)
 
     def wait(self, ordinal: int, card: Card) -> None:
-        """-> waiting. The payload goes, the counts stay."""
+        """-> waiting. The payload goes, the counts and what was parked stay."""
         self.leave(ordinal, card)
         self.discard_payload(card)
-        card.state, card.oldest = WAITING, None
+        card.state, card.oldest, card.num_sampled = WAITING, None, 0
         self.waiting.add(ordinal)
         self.open.add(ordinal)
 
@@ -184,16 +223,19 @@ class Books:
         self.leased[ordinal] = step
 
     def close(self, ordinal: int, card: Card, kind: str) -> None:
-        """-> consumed, filtered or discarded. The card goes."""
+        """-> consumed, filtered or discarded. The card goes; the caller has said how its tokens ended."""
         self.leave(ordinal, card)
         self.discard_payload(card)
+        self.discard_parked(card)
         del self.cards[ordinal]
         self.closed[kind].add(ordinal)
 
     def die(self, ordinal: int, card: Card, reason: str, error: str, now: int, max_dead_bytes: int) -> None:
         """-> dead, with its last payload. The cap drops payloads, oldest first, never what is known of the deaths."""
         self.leave(ordinal, card)
-        card.state, card.reason, card.error, card.oldest = DEAD, reason, error, None
+        self.spend(f"failed/{reason}", card.parked.spent)
+        self.discard_parked(card)
+        card.state, card.reason, card.error, card.oldest, card.num_sampled = DEAD, reason, error, None, 0
         self.dead[ordinal] = now
         if card.key:
             self.dead_kept[ordinal] = now
@@ -214,3 +256,10 @@ class Books:
             self.dumped.append(card.key)
             self.resident_bytes -= card.index.num_bytes
             card.key, card.index = "", NO_INDEX
+
+    def discard_parked(self, card: Card) -> None:
+        """Into the trash. Parked bytes are part of what a claim or a waiting ordinal is charged."""
+        if card.parked_key:
+            self.trash.add(card.parked_key)
+            self.dumped.append(card.parked_key)
+            card.parked_key, card.parked = "", NO_INDEX

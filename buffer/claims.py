@@ -1,5 +1,5 @@
-"""The transitions of workers, as pure rules on the books: reserve, renew, put, filter, release, and the sweep of
-lost claims.
+"""The transitions of workers, as pure rules on the books: reserve, renew, put, park, filter, release, and the sweep
+of lost claims.
 
 These are the reference for the scripts of the same names: plain and slow, checked before the first change, one at a
 time.
@@ -7,7 +7,7 @@ time.
 
 from collections.abc import Sequence
 
-from buffer.books import DEAD, DISCARDED, FILTERED, IN_FLIGHT, LEASED, READY, WAITING, Books, Card, Index
+from buffer.books import DEAD, DISCARDED, FILTERED, IN_FLIGHT, LEASED, READY, WAITING, Books, Card, Index, Spent
 from buffer.staleness import admits, oldest_allowed
 from buffer.store import Granted, Limits, Refused, Renewed, Swept
 
@@ -34,6 +34,11 @@ def reserve(books: Books, now: int, token: str, worker: str, limits: Limits) -> 
     else:
         card = books.cards[ordinal]
         books.leave(ordinal, card)
+        if card.parked_key and _late(books, card.parked) and limits.on_stale != "mask":
+            # Continued, it would be stale whenever it came in.
+            books.count_reason("stale_partials")
+            books.spend("stale/partials", card.parked.spent)
+            books.discard_parked(card)
     card.state, card.attempt, card.token, card.worker = IN_FLIGHT, card.attempt + 1, token, worker
     card.since_ms, card.reason, card.error = now, "", ""
     books.in_flight[ordinal] = now + limits.claim_ms
@@ -72,11 +77,25 @@ def _granted(books: Books, ordinal: int, card: Card) -> Granted:
         books.limit,
         books.per_version,
         dict(books.commons),
+        card.parked_key,
+        card.parked,
     )
 
 
-def renew(books: Books, now: int, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed:
-    """Moves the deadline of a claim, also when it is late but not yet swept, and notes the oldest version sampled."""
+def _late(books: Books, index: Index) -> bool:
+    return books.oldest_effective(index.ranges) < oldest_allowed(books.trained, books.limit)
+
+
+def renew(
+    books: Books,
+    now: int,
+    ordinal: int,
+    token: str,
+    oldest: tuple[int, int] | None,
+    num_sampled: int,
+    limits: Limits,
+) -> Renewed:
+    """Moves the deadline of a claim, also when it is late but not yet swept, and notes what was sampled so far."""
     card = books.cards.get(ordinal)
     state = "fenced"
     if card is not None and card.token == token:
@@ -85,7 +104,7 @@ def renew(books: Books, now: int, ordinal: int, token: str, oldest: tuple[int, i
         return Renewed(state, books.trained, 0, len(books.taken), books.stopped, None)
     books.in_flight[ordinal] = now + limits.claim_ms
     if oldest is not None:
-        card.oldest = oldest
+        card.oldest, card.num_sampled = oldest, num_sampled
         books.sampling[ordinal] = books.effective(*oldest)
     effective = books.sampling.get(ordinal)
     return Renewed(state, books.trained, books.ahead(ordinal), len(books.taken), books.stopped, effective)
@@ -97,14 +116,11 @@ def put(books: Books, now: int, ordinal: int, token: str, key: str, index: Index
     if card is not None and card.token == token and card.state in (READY, LEASED):
         return "done"
     if card is None or card.token != token or card.state != IN_FLIGHT:
-        _count(books, "fenced")
-        books.trash.add(key)
-        books.dumped.append(key)
-        return "fenced"
-    card.key, card.index, card.since_ms, card.oldest = key, index, now, None
+        return _fence_payload(books, key, index.spent)
+    _take_over_parked(books, card, index.spent)
+    card.key, card.index, card.since_ms, card.oldest, card.num_sampled = key, index, now, None, 0
     books.resident_bytes += index.num_bytes
-    late = books.oldest_effective(index.ranges) < oldest_allowed(books.trained, books.limit)
-    if late and limits.on_stale != "mask":
+    if _late(books, index) and limits.on_stale != "mask":
         drop_stale(books, ordinal, card, limits)
         books.hints.append("room")
         return "stale"
@@ -113,10 +129,41 @@ def put(books: Books, now: int, ordinal: int, token: str, key: str, index: Index
     return "ready"
 
 
+def _fence_payload(books: Books, key: str, spent: Spent) -> str:
+    # The payload in the trash is the mark that this call was counted: a repeat finds it there.
+    if books.branch and key not in books.trash:
+        books.count_reason("fenced")
+        books.waste("failed/fenced", spent)
+    books.trash.add(key)
+    books.dumped.append(key)
+    return "fenced"
+
+
+def _take_over_parked(books: Books, card: Card, spent: Spent) -> None:
+    """The tokens of `spent` come in; they contain those that were parked."""
+    books.sampled += spent.tokens - card.parked.spent.tokens
+    books.discard_parked(card)
+
+
+def park(books: Books, ordinal: int, token: str, key: str, index: Index) -> str:
+    """Stays in_flight; the payload is kept for the next owner, in place of what was parked before."""
+    card = books.cards.get(ordinal)
+    if card is None or card.token != token or card.state != IN_FLIGHT:
+        books.trash.add(key)
+        books.dumped.append(key)
+        return "fenced"
+    if card.parked_key != key:
+        _take_over_parked(books, card, index.spent)
+        card.parked_key, card.parked = key, index
+    return "parked"
+
+
 def drop_stale(books: Books, ordinal: int, card: Card, limits: Limits) -> str:
     """Past the limit: -> waiting, at no cost but a count, or -> discarded. Answers which."""
     books.count_reason("stale")
-    if limits.on_stale == "resubmit" and card.stales < limits.max_stale:
+    again = limits.on_stale == "resubmit" and card.stales < limits.max_stale
+    books.spend("stale/resubmitted" if again else "stale/discarded", card.index.spent)
+    if again:
         card.stales += 1
         books.wait(ordinal, card)
         card.token = ""  # whoever holds this token has lost the ordinal
@@ -125,12 +172,14 @@ def drop_stale(books: Books, ordinal: int, card: Card, limits: Limits) -> str:
     return DISCARDED
 
 
-def filter_group(books: Books, ordinal: int, token: str, reason: str) -> str:
+def filter_group(books: Books, ordinal: int, token: str, reason: str, spent: Spent) -> str:
     """in_flight -> filtered: the worker found no learning signal in the group."""
     card = books.cards.get(ordinal)
     if card is None or card.token != token or card.state != IN_FLIGHT:
         _count(books, "fenced")
         return "fenced"
+    _take_over_parked(books, card, spent)
+    books.spend(f"filtered/{reason}", spent)
     books.close(ordinal, card, FILTERED)
     books.count_reason(reason)
     books.hints.append("room")
@@ -138,9 +187,21 @@ def filter_group(books: Books, ordinal: int, token: str, reason: str) -> str:
 
 
 def release(
-    books: Books, now: int, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits
+    books: Books,
+    now: int,
+    ordinal: int,
+    token: str,
+    reason: str,
+    error: str,
+    kind: str,
+    spent: Spent,
+    limits: Limits,
 ) -> str:
-    """in_flight -> waiting or dead. kind: `failed` (counted), `fatal` (dead at once) or `abandoned` (costs nothing)."""
+    """in_flight -> waiting or dead. kind: `failed` (counted), `fatal` (dead at once) or `abandoned` (costs nothing).
+
+    What was parked stays for the next owner of an abandoned ordinal; after a failure it may be the cause, so it goes.
+    `spent`: the tokens that are lost by this.
+    """
     card = books.cards.get(ordinal)
     if card is not None and card.token == token and card.state in (WAITING, DEAD):
         return card.state  # the reply to the first call was lost
@@ -150,8 +211,12 @@ def release(
     books.count_reason(reason)
     books.hints.append("room")
     if kind == "abandoned":
+        books.waste(f"failed/{reason}", spent)
         books.wait(ordinal, card)
         return WAITING
+    lost = max(spent, card.parked.spent, key=lambda s: s.tokens)
+    _take_over_parked(books, card, lost)
+    books.spend(f"failed/{reason}", lost)
     return fail(books, now, ordinal, card, reason, error, limits, fatal=kind == "fatal")
 
 
@@ -188,6 +253,7 @@ def sweep(books: Books, now: int, restarted: bool, limits: Limits) -> Swept:
     for ordinal in expired:
         card = books.cards[ordinal]
         books.count_reason("worker_lost")
+        books.waste("failed/worker_lost", Spent(tokens=max(0, card.num_sampled - card.parked.spent.tokens)))
         if excused and card.excused < MAX_EXCUSES:
             card.excused += 1
             card.reason = "worker_lost"

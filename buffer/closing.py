@@ -4,10 +4,26 @@ These are the reference for the scripts of the same names.
 """
 
 from buffer.batches import fence
-from buffer.books import CLOSED, CONSUMED, DEAD, TRAINED_STEP, WAITING, Books, Card
+from buffer.books import (
+    CLOSED,
+    CONSUMED,
+    DEAD,
+    DISCARDED,
+    FILTERED,
+    LEASED,
+    READY,
+    TRAINED_STEP,
+    WAITING,
+    Books,
+    Card,
+    Spent,
+)
 from buffer.lineage import Ledger
 from buffer.store import Done, Limits
 from buffer.versions import fork_point
+
+TRAINED = "trained"
+_FATE_OF = {CONSUMED: TRAINED, FILTERED: "filtered/closed_before", DISCARDED: "stale/discarded"}
 
 MAX_POISON = 3
 """Trainers that may die with a group in their newest batch, before the group dies instead."""
@@ -18,6 +34,7 @@ def commit(books: Books, now: int, branch: int, ledger: Ledger) -> Done:
     status = fence(books, branch)
     if status == "ok" and ledger.watermark >= books.watermark:
         _close_named(books, ledger)
+        _align_tokens(books, ledger)
         _fill_gaps(books, now, ledger)
         _move_watermark(books, ledger)
         books.hints.append("room")
@@ -51,6 +68,7 @@ def recover(
     books.taken.clear()
     books.hold_step, books.hold_since_ms = -1, 0
     _close_named(books, ledger)
+    _align_tokens(books, ledger)
     _return_leased(books, now, limits)
     exempt = {*ledger.dead, *ledger.reopened}
     named = set(ledger.closed[CONSUMED])
@@ -73,11 +91,30 @@ def _close_named(books: Books, ledger: Ledger) -> None:
     for ordinal in sorted(books.cards):
         kind = kinds.get(ordinal) or (CONSUMED if ordinal < ledger.watermark and ordinal not in exempt else None)
         if kind is not None:
-            books.close(ordinal, books.cards[ordinal], kind)
+            card = books.cards[ordinal]
+            if card.state in (READY, LEASED):
+                books.spend(_FATE_OF[kind], card.index.spent)
+            books.spend("failed/closed_before", card.parked.spent)
+            books.close(ordinal, card, kind)
     for ordinal, kind in kinds.items():
         for other in CLOSED:
             books.closed[other].discard(ordinal)
         books.closed[kind].add(ordinal)
+
+
+def _align_tokens(books: Books, ledger: Ledger) -> None:
+    """What the lineage has trained is what its ledger says: more was trained on a branch that is given up, less was
+    lost by Redis."""
+    sources = {source for fate, source in books.fates if fate == TRAINED} | set(ledger.trained_tokens)
+    for source in sorted(sources):
+        have, want = books.fates.get((TRAINED, source), (0, 0)), ledger.trained_tokens.get(source, (0, 0))
+        more = Spent(source, have[0] - want[0], have[1] - want[1])
+        if more.tokens > 0:
+            books.spend("rolled_back", more)
+        else:
+            books.sampled -= more.tokens
+        books.fates[TRAINED, source] = want
+    books.masked = dict(ledger.masked)
 
 
 def _fill_gaps(books: Books, now: int, ledger: Ledger) -> None:
@@ -130,6 +167,7 @@ def _return_leased(books: Books, now: int, limits: Limits) -> None:
         card.poison += step == newest != TRAINED_STEP
         if card.poison >= MAX_POISON:
             books.count_reason("trainer_poison")
+            books.spend("failed/trainer_poison", card.index.spent)
             error = f"{MAX_POISON} trainers died with it in the batch of their newest step, the last one at step {step}"
             books.die(ordinal, card, "trainer_poison", error, now, limits.max_dead_bytes)
         else:

@@ -6,6 +6,7 @@ of payload.home.
 """
 
 import re
+import secrets
 
 from buffer.errors import BufferError
 
@@ -34,14 +35,14 @@ LEDGER_KEYS = (
     "commons",
     "hints",
     "reports",
+    "tokens",
 )
-"""run, reasons, forks, commons, reports: hashes. cards: hash ordinal -> msgpack. claims: hash token -> ordinal.
+"""run, reasons, forks, commons, reports, tokens: hashes. cards: hash ordinal -> msgpack. claims: hash token -> ordinal.
 taken, trash: sets. hints: a capped stream. The others are sorted sets of ordinals; score of in_flight: deadline ms;
 sampling and ready: effective number; leased: step; dead and dead_kept: ms; else the ordinal itself."""
 
-
-NOTHING = "nothing"
-"""A key that is never written: scripts check the types of their sets by an intersection with it."""
+AUDIT_KEYS = tuple(key for key in LEDGER_KEYS if key not in ("hints", "reports"))
+"""What an audit reads, in this order."""
 
 
 def check_run(run: str) -> str:
@@ -72,6 +73,11 @@ def member(ordinal: int) -> str:
 def payload_key(run: str, gid: str, token: str, *, spilled: bool) -> str:
     """The key of one payload. It ends in its writer's token, so that nothing is ever overwritten."""
     return f"{'spilled' if spilled else 'payload'}:{run}:{gid}:{token}"
+
+
+def parked_key(run: str, gid: str, token: str, *, spilled: bool) -> str:
+    """The key of what a worker parks, new for each time: what was parked before stays whole until it is replaced."""
+    return payload_key(run, f"{gid}.{secrets.token_hex(4)}", token, spilled=spilled)
 
 
 def parse_payload_key(key: str) -> tuple[str, int, str] | None:

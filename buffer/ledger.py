@@ -19,6 +19,7 @@ from buffer.books import CLOSED, CONSUMED, DEAD, DISCARDED, FILTERED, IN_FLIGHT,
 TRANSITIONS = {
     "reserve": (claims.reserve, {(None, IN_FLIGHT), (WAITING, IN_FLIGHT)}),
     "renew": (claims.renew, {(IN_FLIGHT, IN_FLIGHT)}),
+    "park": (claims.park, {(IN_FLIGHT, IN_FLIGHT)}),
     "put": (claims.put, {(IN_FLIGHT, READY), (IN_FLIGHT, WAITING), (IN_FLIGHT, DISCARDED)}),
     "filter": (claims.filter_group, {(IN_FLIGHT, FILTERED)}),
     "release": (claims.release, {(IN_FLIGHT, WAITING), (IN_FLIGHT, DEAD)}),

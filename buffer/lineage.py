@@ -6,9 +6,10 @@ listed by kind. The ledger of the newest checkpoint outranks Redis: `commit` and
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from buffer.books import CLOSED, CONSUMED, DEAD, HELD, Books
+from buffer.books import CLOSED, CONSUMED, DEAD, HELD, Books, Spent
 
 SCHEMA = 1
 
@@ -29,6 +30,10 @@ class Ledger:
     """Ordinals below the watermark that were dead and have been resubmitted since."""
     forks: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
+    trained_tokens: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """data source -> (trajectories, sampled tokens) that the lineage has consumed, masked ones included."""
+    masked: Mapping[str, int] = field(default_factory=dict)
+    """data source -> those of its tokens that were kept out of the loss."""
 
     @property
     def num_named(self) -> int:
@@ -54,6 +59,8 @@ class Ledger:
             "reopened": list(self.reopened),
             "forks": {str(branch): list(fork) for branch, fork in self.forks.items()},
             "reasons": dict(self.reasons),
+            "trained_tokens": {source: list(spent) for source, spent in self.trained_tokens.items()},
+            "masked": dict(self.masked),
         }
 
     @classmethod
@@ -79,19 +86,36 @@ class Ledger:
             reopened=tuple(map(int, data["reopened"])),
             forks={int(branch): (int(parent), int(number)) for branch, (parent, number) in data["forks"].items()},
             reasons={str(reason): int(count) for reason, count in data["reasons"].items()},
+            trained_tokens={str(s): (int(n), int(tokens)) for s, (n, tokens) in data["trained_tokens"].items()},
+            masked={str(source): int(tokens) for source, tokens in data["masked"].items()},
         )
 
 
-def ledger_of(books: Books, base: Ledger, number: int, trained: Iterable[int]) -> Ledger:
+def ledger_of(
+    books: Books,
+    base: Ledger,
+    number: int,
+    trained: Iterable[int],
+    masked: Mapping[str, int] = MappingProxyType({}),
+    leased: Mapping[int, Spent] = MappingProxyType({}),
+) -> Ledger:
     """The ledger of a checkpoint at `number`.
 
     Args:
         books: read under the trainer's branch.
         base: the lineage's ledger so far: of the last commit, or of the checkpoint it resumed from.
         trained: ordinals trained on since `base`, whatever Redis believes of them.
+        masked: data source -> sampled tokens kept out of the loss since `base`.
+        leased: the tokens of what this trainer has leased since `base`: Redis may have lost its cards.
     """
     if books.watermark > base.watermark:  # the trainer that committed was another process of this branch
-        base = Ledger(watermark=books.watermark, below=dict(books.below), dead=_below(books.watermark, books.dead))
+        base = Ledger(
+            watermark=books.watermark,
+            below=dict(books.below),
+            dead=_below(books.watermark, books.dead),
+            trained_tokens={s: spent for (fate, s), spent in books.fates.items() if fate == "trained"},
+            masked=dict(books.masked),
+        )
     exempt = {*base.dead, *base.reopened}
     kinds = {o: kind for source in (books.closed, base.closed) for kind in CLOSED for o in source[kind]}
     kinds.update(dict.fromkeys(trained, CONSUMED))
@@ -117,7 +141,24 @@ def ledger_of(books: Books, base: Ledger, number: int, trained: Iterable[int]) -
         reopened=tuple(sorted(o for o in still_open if o < watermark)),
         forks=dict(books.forks),
         reasons=dict(books.reasons),
+        trained_tokens=_trained_tokens(books, base, [o for o, kind in kinds.items() if kind == CONSUMED], leased),
+        masked={source: base.masked.get(source, 0) + masked.get(source, 0) for source in {**base.masked, **masked}},
     )
+
+
+def _trained_tokens(
+    books: Books, base: Ledger, consumed: Iterable[int], leased: Mapping[int, Spent]
+) -> dict[str, tuple[int, int]]:
+    tokens = dict(base.trained_tokens)
+    for ordinal in consumed:
+        if base.names(ordinal):
+            continue
+        card = books.cards.get(ordinal)
+        spent = leased.get(ordinal) or (card.index.spent if card is not None else None)
+        if spent is not None:
+            have = tokens.get(spent.source, (0, 0))
+            tokens[spent.source] = (have[0] + spent.trajectories, have[1] + spent.tokens)
+    return tokens
 
 
 def _below(watermark: int, ordinals: Iterable[int]) -> tuple[int, ...]:

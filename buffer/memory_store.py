@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from threading import Condition
 
 from buffer import batches, claims, closing, ledger
-from buffer.books import Books, Index
+from buffer.books import Books, Index, Spent
 from buffer.lineage import Ledger
 from buffer.store import RECORD_NUMBERS, Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
 
@@ -57,22 +57,31 @@ class MemoryStore:
             answer = claims.reserve(books, self._clock(), token, worker, limits)
             return replace(answer, last_hint=self._last()) if isinstance(answer, Refused) else answer
 
-    def renew(self, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed:
+    def renew(
+        self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
+    ) -> Renewed:
         with self._transition() as books:
-            return claims.renew(books, self._clock(), ordinal, token, oldest, limits)
+            return claims.renew(books, self._clock(), ordinal, token, oldest, num_sampled, limits)
 
     def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
             status = claims.put(books, self._clock(), ordinal, token, key, index, limits)
             return status, _dumped(books)
 
-    def filter(self, ordinal: int, token: str, reason: str) -> str:
+    def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
-            return claims.filter_group(books, ordinal, token, reason)
+            return claims.park(books, ordinal, token, key, index), _dumped(books)
 
-    def release(self, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits) -> str:
+    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
-            return claims.release(books, self._clock(), ordinal, token, reason, error, kind, limits)
+            return claims.filter_group(books, ordinal, token, reason, spent), _dumped(books)
+
+    def release(
+        self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits
+    ) -> tuple[str, tuple[str, ...]]:
+        with self._transition() as books:
+            status = claims.release(books, self._clock(), ordinal, token, reason, error, kind, spent, limits)
+            return status, _dumped(books)
 
     def lease(
         self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
@@ -134,13 +143,13 @@ class MemoryStore:
             books.num_stops += fields.get("stopped") == "1"
             books.hints.append("room")
 
-    def evaluate(self, branch: int, label: str) -> Done:
+    def evaluate(self, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
         with self._transition() as books:
-            return batches.evaluate(books, branch, label)
+            return batches.evaluate(books, branch, label, closed, spent)
 
     def drop(self) -> tuple[str, ...]:
         with self._transition() as books:
-            keys = {*books.trash, *(card.key for card in books.cards.values() if card.key)}
+            keys = {*books.trash, *(key for card in books.cards.values() for key in (card.key, card.parked_key) if key)}
             for kept in (self._server.books, self._server.reports):
                 kept.pop(self.run, None)
             return tuple(sorted(keys))
@@ -148,7 +157,7 @@ class MemoryStore:
     def named(self, keys: Sequence[str]) -> set[str]:
         """Those payload keys of this run that a card names, or that a living claim may be about to put."""
         with self._transition() as books:
-            named = {card.key for card in books.cards.values() if card.key}
+            named = {key for card in books.cards.values() for key in (card.key, card.parked_key)}
             return {key for key in keys if key in named or key.rpartition(":")[2] in books.claims}
 
     def forget(self, keys: Iterable[str]) -> None:
@@ -193,6 +202,7 @@ class MemoryStore:
         with self._server.changed:
             books = self._server.books.setdefault(self.run, Books())
             yield books
+            books.dumped.clear()  # those that no answer carried are for sweep to find
             if books.hints:
                 for kind in books.hints:
                     self._server.num_hints += 1

@@ -5,8 +5,8 @@ from typing import Any
 
 import msgpack
 
-from buffer.books import CLOSED, NO_INDEX, Books, Card, Index
-from buffer.keys import LEDGER_KEYS
+from buffer.books import CLOSED, NO_INDEX, Books, Card, Index, Spent
+from buffer.keys import AUDIT_KEYS
 from buffer.lineage import Ledger
 from buffer.store import RECORD_NUMBERS, Batch, Done, Granted, Left, Refused, Swept, Taken
 
@@ -15,8 +15,11 @@ Reply = Any  # nested lists of integers and bytes: the scripts are the schema, t
 # As in books.lua, in this order.
 _FIELDS = (
     *("state", "attempt", "failures", "stales", "excused", "poison", "token", "worker", "since_ms"),
-    *("oldest_branch", "oldest_number", "key", "num_bytes", "ranges", "info", "reason", "error"),
+    *("oldest_branch", "oldest_number", "num_sampled", "key", "num_bytes", "ranges", "info", "parked"),
+    *("reason", "error"),
 )
+
+_CARD_NUMBERS = ("attempt", "failures", "stales", "excused", "poison", "since_ms", "num_sampled")
 
 _SHOWN = ("branch", "trained", "limit", "per_version", "num_stops")
 _HIDDEN = ("window", "end", "watermark", "next_ordinal", "resident_bytes", "dead_bytes", "hold_step", "hold_since_ms")
@@ -32,6 +35,17 @@ def ranges_blob(index: Index) -> bytes:
 def info_blob(index: Index) -> bytes:
     """What Lua keeps of an index without reading it."""
     return bytes(msgpack.packb([index.xxh3, index.tokens, index.sampled, index.rewards, index.data_source]))
+
+
+def spent_parts(spent: Spent) -> tuple[str, int, int]:
+    """Tokens as arguments of a script."""
+    return spent.source, spent.trajectories, spent.tokens
+
+
+def status_of(reply: Reply) -> tuple[str, tuple[str, ...]]:
+    """The answer of a worker's script: what became of the ordinal, and payloads for the caller to unlink."""
+    status, *trash = reply
+    return status.decode(), tuple(key.decode() for key in trash)
 
 
 def ledger_blob(ledger: Ledger) -> bytes:
@@ -50,9 +64,9 @@ def record_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 def granted_of(reply: Reply) -> Granted | Refused:
     """The answer of reserve.lua."""
     if reply[0] == b"granted":
-        _, ordinal, attempt, ahead, taken, branch, trained, limit, per_version, *commons = reply
+        _, ordinal, attempt, ahead, taken, branch, trained, limit, per_version, parked, *commons = reply
         known = dict(_tuples(commons, 2))
-        return Granted(ordinal, attempt, ahead, taken, branch, trained, limit, per_version, known)
+        return Granted(ordinal, attempt, ahead, taken, branch, trained, limit, per_version, known, *_parked_of(parked))
     _, reason, ahead, taken, window, num_bytes, hint = reply
     return Refused(reason.decode(), ahead, taken, window, num_bytes, hint.decode())
 
@@ -99,19 +113,36 @@ def card_of(raw: bytes) -> Card:
     """A card as books.lua packs it: its FIELDS, in order."""
     values = dict(zip(_FIELDS, msgpack.unpackb(raw, raw=True), strict=True))
     texts = {name: values[name].decode() for name in ("state", "token", "worker", "key", "reason", "error")}
-    numbers = {name: values[name] for name in ("attempt", "failures", "stales", "excused", "poison", "since_ms")}
-    index = NO_INDEX
-    if texts["key"]:
-        xxh3, tokens, sampled, rewards, source = msgpack.unpackb(values["info"])
-        ranges = tuple(_tuples(msgpack.unpackb(values["ranges"]), 3))
-        index = Index(values["num_bytes"], xxh3, ranges, tuple(tokens), tuple(sampled), tuple(rewards), source)
+    numbers = {name: values[name] for name in _CARD_NUMBERS}
+    index = _index_of(values["num_bytes"], values["ranges"], values["info"]) if texts["key"] else NO_INDEX
+    parked_key, parked = _parked_of(values["parked"])
     oldest = (values["oldest_branch"], values["oldest_number"])
-    return Card(**texts, **numbers, index=index, oldest=None if oldest[0] < 0 else oldest)
+    return Card(
+        **texts,
+        **numbers,
+        index=index,
+        parked_key=parked_key,
+        parked=parked,
+        oldest=None if oldest[0] < 0 else oldest,
+    )
+
+
+def _index_of(num_bytes: int, ranges: bytes, info: bytes) -> Index:
+    xxh3, tokens, sampled, rewards, source = msgpack.unpackb(info)
+    flat = msgpack.unpackb(ranges)
+    return Index(num_bytes, xxh3, tuple(_tuples(flat, 3)), tuple(tokens), tuple(sampled), tuple(rewards), source)
+
+
+def _parked_of(raw: bytes) -> tuple[str, Index]:
+    if not raw:
+        return "", NO_INDEX
+    key, num_bytes, ranges, info = msgpack.unpackb(raw, raw=True)
+    return key.decode(), _index_of(num_bytes, ranges, info)
 
 
 def books_of(reply: Reply) -> Books:
     """The answer of audit.lua: the contents of the ledger's keys, in their order."""
-    found = dict(zip(LEDGER_KEYS, reply, strict=False))
+    found = dict(zip(AUDIT_KEYS, reply, strict=True))
     run = {name.decode(): value.decode() for name, value in _tuples(found["run"], 2)}
     books = Books(
         record={k: v for k, v in run.items() if k not in (*_BOOKKEEPING, *RECORD_NUMBERS, "evaluation")},
@@ -133,6 +164,7 @@ def books_of(reply: Reply) -> Books:
         forks={int(branch): _fork(at) for branch, at in _tuples(found["forks"], 2)},
         commons={int(branch): int(number) for branch, number in _tuples(found["commons"], 2)},
     )
+    _read_tokens(books, {field.decode(): int(number) for field, number in _tuples(found["tokens"], 2)})
     for name in ("nonce", "evaluation"):
         setattr(books, name, run.get(name, ""))
     for name in ("paused", "stopped"):
@@ -140,6 +172,20 @@ def books_of(reply: Reply) -> Books:
     for name in _NUMBERS:
         setattr(books, name, int(run.get(name, getattr(books, name))))
     return books
+
+
+def _read_tokens(books: Books, fields: Mapping[str, int]) -> None:
+    """The fields of lua/shared/tokens.lua."""
+    books.sampled = fields.get("sampled", 0)
+    for field, number in fields.items():
+        kind, _, rest = field.partition("|")
+        name, _, source = rest.partition("|")
+        if kind == "m":
+            books.masked[rest] = number
+        elif kind == "n":
+            books.fates[name, source] = (number, fields[f"t|{rest}"])
+        elif kind == "en":
+            books.evaluated[name, source] = (number, fields[f"et|{rest}"])
 
 
 def _tuples(flat: Sequence[Any], size: int) -> Iterator[Any]:

@@ -23,6 +23,7 @@ from buffer.payloads import Payloads
 from buffer.payloads.memory import MemoryPayloads
 from buffer.run_record import RunRecord, check_same
 from buffer.store import Clock, Store, Taken
+from buffer.tokens import all_spent
 from buffer.trainer_side import TrainerSide, entry_of
 from buffer.versions import label as label_of
 from buffer.versions import unpack
@@ -177,12 +178,12 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
                 f"the evaluation of {name} is on branch {done.branch}: a version is evaluated on its own branch."
             )
         store.register({"group_size": str(group_size)})
-        done = self._store.evaluate(branch, name)
+        done = self._store.evaluate(branch, name, "", ())
         if done.status != "ok":
             evaluation._delete(store.drop())
         self._check(done, branch, f"evaluation of {name}")
         if done.evaluation and done.evaluation != name:
-            self._drop_evaluation(done.evaluation)
+            self._drop_evaluation(done.evaluation, name, branch)
         evaluation._limit, evaluation._branch = 0, branch
         with self._evaluation_lock:
             self._evaluation = evaluation
@@ -203,8 +204,8 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         record = self._store.record()
         if name := record.get("evaluation", ""):
             branch = int(record["branch"])
-            self._check(self._store.evaluate(branch, ""), branch, "close_evaluation")
-            self._drop_evaluation(name)
+            self._check(self._store.evaluate(branch, "", "", ()), branch, "close_evaluation")
+            self._drop_evaluation(name, "", branch)
 
     def report(self, source: str, facts: Mapping[str, float | str]) -> None:
         """Facts about a process, for people to read; never to steer by. The latest of each source is kept."""
@@ -222,9 +223,12 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         settings = self._staleness.model_copy(update={"order": "ordinal", "policy": "drop", "on_stale": "resubmit"})
         return ReplayBuffer(self._store.of_run(evaluation_run(self.run, name)), self._payloads, self._config, settings)
 
-    def _drop_evaluation(self, label: str) -> None:
+    def _drop_evaluation(self, label: str, opened: str, branch: int) -> None:
+        """`opened`: the evaluation that is open now, which the ledger is told again with the tokens of this one."""
         if label:
             store = self._store.of_run(evaluation_run(self.run, label))
+            if spent := all_spent(store.books()):  # a repeat finds the ledger gone, and adds nothing
+                self._store.evaluate(branch, opened, label, spent)
             self._payloads.delete(store.drop())
             with self._evaluation_lock:
                 self._evaluation = None

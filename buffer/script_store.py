@@ -4,10 +4,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from buffer.books import STATES, Books, Index
+from buffer.books import STATES, Books, Index, Spent
 from buffer.claims import MAX_EXCUSES
 from buffer.closing import MAX_POISON
-from buffer.keys import NOTHING, ledger_key, parse_payload_key
+from buffer.keys import ledger_key, parse_payload_key
 from buffer.lineage import Ledger
 from buffer.payloads.redis import Blobs, RedisPayloads
 from buffer.redis_replies import (
@@ -19,6 +19,8 @@ from buffer.redis_replies import (
     ledger_blob,
     ranges_blob,
     record_of,
+    spent_parts,
+    status_of,
     swept_of,
 )
 from buffer.scripts import Script, script
@@ -46,6 +48,8 @@ class RedisStore:
         self._owns_server = owns_server
         self._server = server
         self._clock = clock
+        self._checked = False
+        self._scripts: dict[str, tuple[Script, list[str]]] = {}
 
     def of_run(self, run: str) -> "RedisStore":
         """The store of another run on the same server."""
@@ -64,28 +68,42 @@ class RedisStore:
 
     def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
         return granted_of(
-            self._run("reserve", token, worker, limits.claim_ms, limits.max_bytes, limits.max_group_bytes)
+            self._run(
+                "reserve",
+                *(token, worker, limits.claim_ms, limits.max_bytes, limits.max_group_bytes, limits.on_stale),
+            )
         )
 
-    def renew(self, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed:
-        reply = self._run("renew", ordinal, token, limits.claim_ms, *(oldest or (-1, -1)))
+    def renew(
+        self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
+    ) -> Renewed:
+        reply = self._run("renew", ordinal, token, limits.claim_ms, *(oldest or (-1, -1)), num_sampled)
         state, trained, ahead, taken, stopped, effective = reply
         return Renewed(state.decode(), trained, ahead, taken, stopped == 1, None if effective == b"" else effective)
 
     def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
-        status, *trash = self._run(
-            "put",
-            *(ordinal, token, key, index.num_bytes, ranges_blob(index), info_blob(index)),
-            *(limits.on_stale, limits.max_stale),
+        return status_of(
+            self._run(
+                "put",
+                *(ordinal, token, key, index.num_bytes, ranges_blob(index), info_blob(index)),
+                *(limits.on_stale, limits.max_stale),
+            )
         )
-        return status.decode(), tuple(name.decode() for name in trash)
 
-    def filter(self, ordinal: int, token: str, reason: str) -> str:
-        return str(self._run("filter", ordinal, token, reason).decode())
+    def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
+        index_parts = (index.num_bytes, ranges_blob(index), info_blob(index))
+        return status_of(self._run("park", ordinal, token, key, *index_parts))
 
-    def release(self, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits) -> str:
+    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]:
+        return status_of(self._run("filter", ordinal, token, reason, *spent_parts(spent)))
+
+    def release(
+        self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits
+    ) -> tuple[str, tuple[str, ...]]:
         most = (limits.max_attempts, limits.max_dead_bytes)
-        return str(self._run("release", ordinal, token, reason, error, kind, *most).decode())
+        return status_of(
+            self._run("release", ordinal, token, reason, error, kind, *most, *spent_parts(spent)),
+        )
 
     def lease(
         self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
@@ -143,8 +161,8 @@ class RedisStore:
     def operate(self, fields: Mapping[str, str]) -> None:
         self._run("pause", fields.get("paused", ""), fields.get("stopped", ""))
 
-    def evaluate(self, branch: int, label: str) -> Done:
-        return done_of(self._run("evaluate", branch, label))
+    def evaluate(self, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+        return done_of(self._run("evaluate", branch, label, closed, *(p for one in spent for p in spent_parts(one))))
 
     def drop(self) -> tuple[str, ...]:
         return tuple(sorted(key.decode() for key in self._run("drop")))
@@ -192,9 +210,19 @@ class RedisStore:
             self._server.close()
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
-        one = script(name)
+        if not self._checked:
+            # A key of another type would stop a script half-way, and nothing is rolled back.
+            self._call("types")
+            self._checked = True
+        return self._call(name, *arguments)
+
+    def _call(self, name: str, *arguments: str | bytes | int) -> Any:
+        one, keys = self._scripts.get(name) or self._prepare(name)
         # "" lets the script ask the server's clock.
         now: str | int = "" if self._clock is None else self._clock()
-        return self._server.run_script(
-            one, [ledger_key(self.run, key) for key in (*one.keys, NOTHING)], (now, *arguments)
-        )
+        return self._server.run_script(one, keys, (now, *arguments))
+
+    def _prepare(self, name: str) -> tuple[Script, list[str]]:
+        one = script(name)
+        prepared = self._scripts[name] = (one, [ledger_key(self.run, key) for key in one.keys])
+        return prepared

@@ -12,7 +12,7 @@ _KEYS, _INCLUDE = "-- KEYS: ", "-- INCLUDE: "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One transition. `keys` names what it touches; its KEYS are these, in this order, and one that never exists."""
+    """One transition. `keys` names what it touches; its KEYS are these, in this order."""
 
     name: str
     text: str
@@ -33,7 +33,7 @@ def script(name: str) -> Script:
     if not (shebang.startswith("#!lua") and keys and set(keys) <= set(LEDGER_KEYS)):
         raise AssertionError(f"lua/{name}.lua has no shebang, or names no keys, or keys that no ledger has")
     names = ", ".join(f"{key} = KEYS[{i}]" for i, key in enumerate(keys, 1))
-    bound = f"local K, NOTHING = {{ {names} }}, KEYS[{len(keys) + 1}]"
+    bound = f"local K = {{ {names} }}"
     text = "\n".join([shebang, bound, *(_read("shared", f"{shared}.lua") for shared in ("books", *includes)), body])
     return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys)
 

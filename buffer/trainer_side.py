@@ -1,11 +1,12 @@
 """The trainer's side of the replay buffer, used by rank 0: recover -> lease ... -> advance ... -> ledger -> commit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from threading import Lock
 
-from buffer import staleness, wire
+from buffer import staleness
 from buffer.answers import Entry, Leased, LeftGroup, NotReady, StaleGroup
 from buffer.attached import Attached
+from buffer.books import Spent
 from buffer.config import BufferConfig, StalenessConfig
 from buffer.errors import BudgetTooSmall, CorruptPayload
 from buffer.lineage import Ledger, ledger_of
@@ -25,6 +26,8 @@ class TrainerSide(Attached):
         self._lineage = Ledger()
         self._steps: dict[int, int] = {}
         """ordinal -> step, of what this trainer has leased and not given back since the last commit."""
+        self._spent: dict[int, Spent] = {}
+        """ordinal -> its tokens, of the same."""
         self._limit: int | None = None
         self._branch = 0
 
@@ -50,9 +53,10 @@ class TrainerSide(Attached):
             nonce, ledger, number, limit, groups_per_version, window, max(seen, self._branch), 0, self._limits
         )
         with self._lineage_lock:
-            self._lineage, self._steps, self._limit, self._branch = ledger, {}, limit, done.branch
+            self._lineage, self._steps, self._spent = ledger, {}, {}
+            self._limit, self._branch = limit, done.branch
         self._delete(done.trash)
-        self._drop_evaluation(done.evaluation)
+        self._drop_evaluation(done.evaluation, "", done.branch)
         return done.branch
 
     def lease(self, branch: int, number: int, step: int, count: int) -> Leased | NotReady:
@@ -84,6 +88,7 @@ class TrainerSide(Attached):
             self._check(self._store.give_back(branch, again, "trained", self._limits), branch, "lease")
         with self._lineage_lock:
             self._steps.update((one.ordinal, step) for one in batch.taken)
+            self._spent.update((one.ordinal, one.card.index.spent) for one in batch.taken)
         return Leased(tuple(entry_of(one, number, batch.now_ms) for one in batch.taken), tuple(left))
 
     def fetch(self, entry: Entry) -> Group:
@@ -93,18 +98,7 @@ class TrainerSide(Attached):
             CorruptPayload: the payload is missing, foreign or damaged: give it back with reason corrupt_payload.
             UnknownSchema: it was written by another major version.
         """
-        blob = self._payloads.get(entry.key)
-        if blob is None:
-            raise CorruptPayload(
-                f"the payload of group {entry.gid} is gone. Give it back as corrupt_payload; it is made again."
-            )
-        raw = wire.inflate(blob, max_bytes=max(self._config.max_group_bytes, entry.num_bytes))
-        if (found := wire.xxh3(raw)) != entry.xxh3:
-            raise CorruptPayload(
-                f"the payload of group {entry.gid} has xxh3 {found}, its index says {entry.xxh3}. Give it back as "
-                "corrupt_payload; it is made again."
-            )
-        group = wire.parse(raw)
+        group = self._read(entry.key, entry.num_bytes, entry.xxh3, entry.gid)
         if group.gid != entry.gid:
             raise CorruptPayload(f"the payload of group {entry.gid} holds group {group.gid}.")
         return group
@@ -121,6 +115,7 @@ class TrainerSide(Attached):
         with self._lineage_lock:
             for ordinal in ordinals:
                 self._steps.pop(ordinal, None)
+                self._spent.pop(ordinal, None)
         self._delete(done.trash)
 
     def advance(self, branch: int, number: int, *, limit: int, groups_per_version: int) -> None:
@@ -138,11 +133,14 @@ class TrainerSide(Attached):
         with self._lineage_lock:
             self._limit = limit
 
-    def ledger(self, branch: int, number: int, trained: Iterable[int]) -> Ledger:
+    def ledger(
+        self, branch: int, number: int, trained: Iterable[int], masked: Mapping[str, int] | None = None
+    ) -> Ledger:
         """What a checkpoint at `number` keeps of the buffer.
 
         Args:
             trained: the ordinals trained on since the last commit or recover (older ones do no harm).
+            masked: data source -> sampled tokens of these that were kept out of the loss.
         Raises:
             Fenced, Behind: see `buffer.errors`.
         """
@@ -150,7 +148,7 @@ class TrainerSide(Attached):
         status = "ok" if branch == books.branch else "fenced" if branch < books.branch else "behind"
         self._check(Done(status, books.branch, books.trained), branch, "ledger")
         with self._lineage_lock:
-            return ledger_of(books, self._lineage, number, trained)
+            return ledger_of(books, self._lineage, number, trained, masked or {}, self._spent)
 
     def commit(self, branch: int, ledger: Ledger) -> None:
         """After the checkpoint's rename: closes all that its ledger names. A repeat does nothing.
@@ -164,6 +162,7 @@ class TrainerSide(Attached):
             if ledger.watermark >= self._lineage.watermark:
                 self._lineage = ledger
                 self._steps = {o: step for o, step in self._steps.items() if not ledger.names(o)}
+                self._spent = {o: self._spent[o] for o in self._steps if o in self._spent}
         self._delete(done.trash)
 
     def _trained_before(self, batch: Batch, step: int) -> list[int]:
@@ -208,7 +207,7 @@ class TrainerSide(Attached):
                 "Raise the first or lower the second."
             )
 
-    def _drop_evaluation(self, label: str) -> None:
+    def _drop_evaluation(self, label: str, opened: str, branch: int) -> None:
         """Overridden where evaluations are known."""
 
 

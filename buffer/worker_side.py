@@ -1,14 +1,16 @@
-"""The rollout worker's side of the replay buffer: reserve -> renew ... -> put | fail | abandon."""
+"""The rollout worker's side of the replay buffer: reserve -> renew, park ... -> put | fail | abandon."""
 
 import secrets
+from collections.abc import Sequence
 
 from buffer import staleness, wire
-from buffer.answers import Claim, NotAdmitted, RenewAnswer
+from buffer.answers import Claim, NotAdmitted, Parked, RenewAnswer
 from buffer.attached import Attached
-from buffer.books import Index
+from buffer.books import Index, Spent
 from buffer.errors import Fenced, ServerFull, TooLarge, TrajectoryError
-from buffer.keys import payload_key
-from buffer.store import Refused
+from buffer.keys import parked_key, payload_key
+from buffer.partials import Partials, partials_of
+from buffer.store import Granted, Refused
 from buffer.trajectory import Group
 from buffer.versions import unpack
 
@@ -46,20 +48,22 @@ class WorkerSide(Attached):
             limit=answer.limit,
             groups_per_version=answer.per_version,
             commons=answer.commons,
+            parked=_parked(answer),
         )
 
-    def renew(self, claim: Claim, oldest_version: int | None = None) -> RenewAnswer:
+    def renew(self, claim: Claim, oldest_version: int | None = None, num_sampled: int = 0) -> RenewAnswer:
         """Move the claim's deadline one `claim_s` ahead of now, also when it is late but not yet swept.
 
         Args:
             oldest_version: packed; the oldest version that sampled a token of the group so far. Under `wait` the
-            trainer waits for
-                groups that it may train on now but not one version later; a group without tokens holds nobody.
+                trainer waits for groups that it may train on now but not one version later; a group without tokens
+                holds nobody.
+            num_sampled: tokens of the group so far: what is wasted if this worker is lost.
         Raises:
             Fenced: the claim was swept, and maybe given to somebody else.
         """
         oldest = None if oldest_version is None else unpack(oldest_version)
-        answer = self._store.renew(claim.ordinal, claim.token, oldest, self._limits)
+        answer = self._store.renew(claim.ordinal, claim.token, oldest, num_sampled, self._limits)
         if answer.state == "fenced":
             raise Fenced(self._lost(claim, "renew"))
         if answer.state == "done":
@@ -93,58 +97,104 @@ class WorkerSide(Attached):
                 f"group {group.gid} was put under the claim of {claim.gid}: it would count for another prompt."
             )
         if filtered is not None:
-            status = self._store.filter(claim.ordinal, claim.token, filtered)
+            spent = Spent(group.data_source, len(group.trajectories), sum(t.num_sampled for t in group.trajectories))
+            status, trash = self._store.filter(claim.ordinal, claim.token, filtered, spent)
+            self._delete(trash)
         else:
             status = self._put_payload(claim, group)
         if status == "fenced":
             raise Fenced(self._lost(claim, "put"))
         return "ready" if status == "done" else status
 
-    def fail(self, claim: Claim, reason: str, error: str = "") -> str:
-        """Give the ordinal up at the cost of a failure. Answers "waiting", or "dead" at the last one.
+    def park(self, claim: Claim, partials: Partials, data_source: str = "") -> bool:
+        """Keep unfinished episodes for the ordinal's next owner, in place of what was parked before. The claim goes on.
 
+        Returns:
+            False: they are larger than buffer.max_group_bytes and were not kept.
+        Raises:
+            Fenced: the claim was lost, or its group is already in.
+        """
+        group = partials.to_group(claim.ordinal, claim.attempt, data_source)
+        encoded = self._encoded(group)
+        if isinstance(encoded, str):
+            return False
+        raw, blob = encoded
+        key = parked_key(self.run, claim.gid, claim.token, spilled=self._payloads.spills(len(blob)))
+        self._payloads.put(key, blob)
+        status, trash = self._store.park(claim.ordinal, claim.token, key, _index(group, raw, blob))
+        self._delete(trash)
+        if status == "fenced":
+            raise Fenced(self._lost(claim, "park"))
+        return True
+
+    def fetch_partials(self, claim: Claim) -> Partials | None:
+        """What the ordinal's last owner parked; None: nothing.
+
+        Raises:
+            CorruptPayload: it is missing or damaged: start from the prompt.
+            UnknownSchema: it was written by another major version.
+        """
+        if claim.parked is None:
+            return None
+        parked = claim.parked
+        return partials_of(self._read(parked.key, parked.num_bytes, parked.xxh3, f"parked for {claim.ordinal}"))
+
+    def fail(
+        self, claim: Claim, reason: str, error: str = "", *, sampled: Sequence[int] = (), data_source: str = ""
+    ) -> str:
+        """Give the ordinal up at the cost of a failure, and what was parked for it, which may be the cause.
+
+        Args:
+            sampled: tokens of each trajectory so far, the parked ones included.
+        Returns:
+            "waiting", or "dead" at the last failure.
         Raises:
             Fenced: the claim was lost.
         """
-        status = self._store.release(
-            claim.ordinal, claim.token, reason, error[:_MAX_ERROR_CHARS], "failed", self._limits
-        )
+        spent = Spent(data_source, len(sampled), sum(sampled))
+        status = self._release(claim, reason, error, "failed", spent)
         if status == "fenced":
             raise Fenced(self._lost(claim, "fail"))
         return status
 
-    def abandon(self, claim: Claim) -> None:
-        """Give the ordinal up at no cost. That the claim was lost already is what the caller wanted."""
-        self._store.release(claim.ordinal, claim.token, "abandoned", "", "abandoned", self._limits)
+    def abandon(self, claim: Claim, *, sampled: Sequence[int] = (), data_source: str = "") -> None:
+        """Give the ordinal up at no cost. That the claim was lost already is what the caller wanted.
 
-    def _put_payload(self, claim: Claim, group: Group) -> str:
-        limit = self._config.max_group_bytes
-        try:
-            raw = wire.encode(group)
-        except TooLarge as error:
-            return self._die_too_large(claim, str(error))
-        if len(raw) > limit:
-            return self._die_too_large(claim, f"{len(raw)} bytes, buffer.max_group_bytes is {limit}")
-        threshold = self._config.payload.compress_bytes
-        blob = raw if threshold is None or len(raw) < threshold else wire.deflate(raw)
-        key = payload_key(self.run, claim.gid, claim.token, spilled=self._payloads.spills(len(blob)))
-        index = Index(
-            num_bytes=len(blob),
-            xxh3=wire.xxh3(raw),
-            ranges=tuple((branch, low, high) for branch, (low, high) in sorted(group.number_ranges().items())),
-            tokens=tuple(t.num_tokens for t in group.trajectories),
-            sampled=tuple(t.num_sampled for t in group.trajectories),
-            rewards=tuple(t.reward for t in group.trajectories),
-            data_source=group.data_source,
+        Args:
+            sampled: tokens of each trajectory that are lost by this; what is parked goes to the next owner.
+        """
+        self._release(claim, "abandoned", "", "abandoned", Spent(data_source, len(sampled), sum(sampled)))
+
+    def _release(self, claim: Claim, reason: str, error: str, kind: str, spent: Spent) -> str:
+        status, trash = self._store.release(
+            claim.ordinal, claim.token, reason, error[:_MAX_ERROR_CHARS], kind, spent, self._limits
         )
-        # The payload first: what is ready is there.
-        self._payloads.put(key, blob)
-        status, trash = self._store.put(claim.ordinal, claim.token, key, index, self._limits)
         self._delete(trash)
         return status
 
-    def _die_too_large(self, claim: Claim, error: str) -> str:
-        return self._store.release(claim.ordinal, claim.token, "too_large", error, "fatal", self._limits)
+    def _put_payload(self, claim: Claim, group: Group) -> str:
+        encoded = self._encoded(group)
+        if isinstance(encoded, str):
+            spent = Spent(group.data_source, len(group.trajectories), sum(t.num_sampled for t in group.trajectories))
+            return self._release(claim, "too_large", encoded, "fatal", spent)
+        raw, blob = encoded
+        key = payload_key(self.run, claim.gid, claim.token, spilled=self._payloads.spills(len(blob)))
+        # The payload first: what is ready is there.
+        self._payloads.put(key, blob)
+        status, trash = self._store.put(claim.ordinal, claim.token, key, _index(group, raw, blob), self._limits)
+        self._delete(trash)
+        return status
+
+    def _encoded(self, group: Group) -> tuple[bytes, bytes] | str:
+        """The bytes and their stored form, or why they are too many."""
+        limit, threshold = self._config.max_group_bytes, self._config.payload.compress_bytes
+        try:
+            raw = wire.encode(group)
+        except TooLarge as error:
+            return str(error)
+        if len(raw) > limit:
+            return f"{len(raw)} bytes, buffer.max_group_bytes is {limit}"
+        return raw, raw if threshold is None or len(raw) < threshold else wire.deflate(raw)
 
     def _explain(self, refused: Refused) -> str:
         if refused.reason == "window":
@@ -171,3 +221,21 @@ class WorkerSide(Attached):
             f"{self._config.claim_s} s or its run was recovered. Drop the group; its ordinal is played by somebody "
             "else."
         )
+
+
+def _index(group: Group, raw: bytes, blob: bytes) -> Index:
+    return Index(
+        num_bytes=len(blob),
+        xxh3=wire.xxh3(raw),
+        ranges=tuple((branch, low, high) for branch, (low, high) in sorted(group.number_ranges().items())),
+        tokens=tuple(t.num_tokens for t in group.trajectories),
+        sampled=tuple(t.num_sampled for t in group.trajectories),
+        rewards=tuple(t.reward for t in group.trajectories),
+        data_source=group.data_source,
+    )
+
+
+def _parked(answer: Granted) -> Parked | None:
+    if not answer.parked_key:
+        return None
+    return Parked(answer.parked_key, answer.parked.num_bytes, answer.parked.xxh3, answer.parked.sampled)

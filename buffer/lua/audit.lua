@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- audit(now_ms)
--- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons
+-- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons tokens
 -- Returns the whole books at one moment: hashes as field, value, ...; sorted sets as member, score, ...; sets as members;
 -- in the order of the keys above.
 local answer = {}

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- commit(now_ms; branch, ledger)
--- KEYS: run cards claims open in_flight sampling waiting ready leased dead dead_kept consumed filtered discarded trash hints
--- INCLUDE: moves closing
+-- KEYS: run cards claims open in_flight sampling waiting ready leased dead dead_kept consumed filtered discarded trash tokens hints
+-- INCLUDE: tokens moves closing
 -- All that the checkpoint names, in whatever state -> its kind. The watermark moves here only.
 -- Returns {status, branch, trained, evaluation, payload keys for the caller to unlink ...}.
 local status = fence(tonumber(ARGV[2]))
 if status == "ok" and ledger.watermark >= run.watermark then
   close_named()
+  align_tokens()
   fill_gaps(now_ms())
   move_watermark()
   hint("room")

@@ -1,15 +1,19 @@
 #!lua flags=allow-oom
--- filter(now_ms; ordinal, token, reason)
--- KEYS: run cards claims open in_flight sampling filtered trash reasons hints
--- INCLUDE: moves
--- in_flight -> filtered: the worker found no learning signal in the group. Returns "filtered" or "fenced".
+-- filter(now_ms; ordinal, token, reason, data source, trajectories, sampled tokens)
+-- KEYS: run cards claims open in_flight sampling filtered trash reasons tokens hints
+-- INCLUDE: tokens moves
+-- in_flight -> filtered: the worker found no learning signal in the group.
+-- Returns {"filtered" or "fenced", payload keys for the caller to unlink ...}.
 local o, token, reason = name_of(tonumber(ARGV[2])), ARGV[3], ARGV[4]
 local card = load_card(o)
 if not card or card.token ~= token or card.state ~= "in_flight" then
   count_if_alive("fenced")
-  return "fenced"
+  return { "fenced" }
 end
+take_over_parked(card, tonumber(ARGV[7]))
+spend("filtered/" .. reason, ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]))
 close(o, card, "filtered")
 count_reason(reason)
+write_tokens()
 hint("room")
-return "filtered"
+return { "filtered", unpack(dumped) }

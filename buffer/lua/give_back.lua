@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- give_back(now_ms; branch, reason, max_attempts, max_dead_bytes, ordinal ...)
--- KEYS: run cards open waiting ready leased taken dead dead_kept filtered trash commons reasons hints
--- INCLUDE: moves
+-- KEYS: run cards open waiting ready leased taken dead dead_kept filtered trash commons reasons tokens hints
+-- INCLUDE: tokens moves
 -- leased -> ready (no reason), waiting or dead (corrupt_payload), filtered (any other); trained: stays leased at step -1.
 -- Returns {status, branch, trained, evaluation, payload keys for the caller to unlink ...}.
 local status, reason, now = fence(tonumber(ARGV[2])), ARGV[3], now_ms()
@@ -18,6 +18,7 @@ for i = 6, #ARGV do
       redis.call("ZADD", K.leased, -1, o)
     elseif reason == "corrupt_payload" then
       count_reason(reason)
+      spend("failed/" .. reason, spent_of(card.info))
       if fail(o, card, reason, "its payload was missing or damaged", now, false, tonumber(ARGV[4]), tonumber(ARGV[5]))
           == "waiting" then
         card.token = ""
@@ -25,9 +26,13 @@ for i = 6, #ARGV do
       end
     else
       count_reason(reason)
+      spend("filtered/" .. reason, spent_of(card.info))
       close(o, card, "filtered")
     end
   end
 end
+write_tokens()
 hint("room")
-return { status, run.branch, run.trained, "", unpack(dumped) }
+local answer = { status, run.branch, run.trained, "" }
+for _, key in ipairs(dumped) do answer[#answer + 1] = key end
+return answer

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- lease(now_ms; branch, number, step, count, oldest_allowed, wait_ms, order, on_stale, max_stale, max_bytes,
 --       max_group_bytes)
--- KEYS: run cards open in_flight sampling waiting ready leased taken discarded trash commons reasons hints
--- INCLUDE: moves
+-- KEYS: run cards open in_flight sampling waiting ready leased taken discarded trash commons reasons tokens hints
+-- INCLUDE: tokens moves
 -- `count` groups of ready -> leased at this step, all or none. The same step again: the same groups.
 -- Below oldest_allowed: ready -> waiting or discarded. wait_ms > 0: waits so long for last-chance groups in flight.
 -- Returns {status, branch, trained, now, {ordinal, effective, card, ...}, {ordinal, effective, outcome, card, ...},
@@ -24,7 +24,10 @@ if on_stale ~= "mask" then
     left[#left + 1], left[#left + 2], left[#left + 3], left[#left + 4] = tonumber(o), tonumber(below[i + 1]), outcome, card
   end
 end
-if #left > 0 then hint("room") end
+if #left > 0 then
+  write_tokens()
+  hint("room")
+end
 
 local have = redis.call("ZRANGE", K.leased, step, step, "BYSCORE")
 local want = count - #have
@@ -59,17 +62,19 @@ end
 
 local taken = {}
 if status == "ok" then
+  local batch = {}
+  for _, o in ipairs(have) do batch[#batch + 1] = { o, load_card(o), redis.call("HGET", K.cards, o) } end
   for _, o in ipairs(chosen) do
     local card = load_card(o)
-    leave(o, card)
+    leave(o, card, "leased")
     card.state = "leased"
-    save_card(o, card)
+    batch[#batch + 1] = { o, card, save_card(o, card) }
     redis.call("ZADD", K.leased, step, o)
     redis.call("SADD", K.taken, o)
   end
-  for _, o in ipairs(redis.call("ZRANGE", K.leased, step, step, "BYSCORE")) do
-    local raw = redis.call("HGET", K.cards, o)
-    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tonumber(o), oldest_effective(load_card(o).ranges), raw
+  table.sort(batch, function(one, other) return one[1] < other[1] end)
+  for _, one in ipairs(batch) do
+    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tonumber(one[1]), oldest_effective(one[2].ranges), one[3]
   end
 end
 local num_waiting = redis.call("ZCARD", K.waiting)

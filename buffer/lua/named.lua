@@ -5,8 +5,10 @@
 local found = {}
 for i = 2, #ARGV, 3 do
   local card = load_card(name_of(tonumber(ARGV[i])))
-  if (card and card.key == ARGV[i + 2]) or redis.call("HEXISTS", K.claims, ARGV[i + 1]) == 1 then
-    found[#found + 1] = ARGV[i + 2]
+  local key = ARGV[i + 2]
+  local kept = card and (card.key == key or (card.parked ~= "" and cmsgpack.unpack(card.parked)[1] == key))
+  if kept or redis.call("HEXISTS", K.claims, ARGV[i + 1]) == 1 then
+    found[#found + 1] = key
   end
 end
 return found

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purge(now_ms; ordinal, ...)
 -- KEYS: run cards dead_kept trash
--- INCLUDE: moves
+-- INCLUDE: tokens moves
 -- Drops the payloads of dead letters; what is known of the deaths stays.
 -- Returns {{those whose payload was dropped}, {payload keys to unlink}}.
 local found = {}

@@ -1,26 +1,34 @@
 #!lua
 -- put(now_ms; ordinal, token, payload key, bytes, ranges, info, on_stale, max_stale)
--- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons hints
--- INCLUDE: moves
+-- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons tokens hints
+-- INCLUDE: tokens moves
 -- in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`.
 -- Returns {status, payload keys for the caller to unlink ...}.
 local o, token, key, num_bytes = name_of(tonumber(ARGV[2])), ARGV[3], ARGV[4], tonumber(ARGV[5])
 local card = load_card(o)
 if card and card.token == token and (card.state == "ready" or card.state == "leased") then return { "done" } end
 if not card or card.token ~= token or card.state ~= "in_flight" then
-  count_if_alive("fenced")
-  redis.call("SADD", K.trash, key)
+  -- The payload in the trash is the mark that this call was counted: a repeat finds it there.
+  if redis.call("SADD", K.trash, key) == 1 and run.branch > 0 then
+    count_reason("fenced")
+    waste("failed/fenced", spent_of(ARGV[7]))
+    write_tokens()
+  end
   return { "fenced", key }
 end
+local _, _, tokens = spent_of(ARGV[7])
+take_over_parked(card, tokens)
 card.key, card.num_bytes, card.ranges, card.info = key, num_bytes, ARGV[6], ARGV[7]
-card.since_ms, card.oldest_branch, card.oldest_number = now_ms(), -1, -1
+card.since_ms = now_ms()
 add_bytes("resident_bytes", num_bytes)
 if ARGV[8] ~= "mask" and oldest_effective(card.ranges) < run.trained - run.limit then
   drop_stale(o, card, ARGV[8], tonumber(ARGV[9]))
+  write_tokens()
   hint("room")
   return { "stale", unpack(dumped) }
 end
 make_ready(o, card)
 save_card(o, card)
+write_tokens()
 hint("ready")
-return { "ready" }
+return { "ready", unpack(dumped) }

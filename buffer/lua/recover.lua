@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- recover(now_ms; nonce, ledger, number, limit, per_version, window, seen, end, max_dead_bytes, max_poison)
--- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints
--- INCLUDE: moves closing
+-- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons tokens hints
+-- INCLUDE: tokens moves closing
 -- A new branch from the checkpoint's version. Named -> its kind; other leased -> ready; consumed but not named, or of
 -- forgotten kind -> waiting; counters from the ledger. The same nonce again: the same branch.
 -- Returns {status, branch, trained, evaluation that was open, payload keys for the caller to unlink ...}.
@@ -47,6 +47,7 @@ redis.call("HSET", K.run, "branch", branch, "nonce", nonce, "trained", number, "
   "limit", ARGV[5], "per_version", ARGV[6], "window", ARGV[7], "end", ARGV[9], "hold_step", -1, "hold_since_ms", 0)
 redis.call("DEL", K.taken)
 close_named()
+align_tokens()
 
 -- Leased ones -> ready. Those of the newest batch were in the trainer's hands when it died.
 local newest = tonumber(redis.call("ZRANGE", K.leased, -1, -1, "WITHSCORES")[2] or -1)
@@ -57,6 +58,7 @@ for i = 1, #steps, 2 do
   if step == newest and newest ~= -1 then card.poison = card.poison + 1 end
   if card.poison >= tonumber(ARGV[11]) then
     count_reason("trainer_poison")
+    spend("failed/trainer_poison", spent_of(card.info))
     die(o, card, "trainer_poison", ARGV[11] .. " trainers died with it in the batch of their newest step, the last one at step "
       .. string.format("%d", step), now, tonumber(ARGV[10]))
   else
@@ -88,6 +90,7 @@ end
 for reason, count in pairs(ledger.reasons) do
   if count > tonumber(redis.call("HGET", K.reasons, reason) or 0) then redis.call("HSET", K.reasons, reason, count) end
 end
+write_tokens()
 hint("room")
 local answer = { "ok", branch, number, evaluation }
 for _, key in ipairs(dumped) do answer[#answer + 1] = key end

@@ -1,24 +1,24 @@
 #!lua
--- reserve(now_ms; token, worker, claim_ms, max_bytes, max_group_bytes)
--- KEYS: run cards claims open in_flight sampling waiting taken commons reasons hints
--- INCLUDE: moves
+-- reserve(now_ms; token, worker, claim_ms, max_bytes, max_group_bytes, on_stale)
+-- KEYS: run cards claims open in_flight sampling waiting taken trash commons reasons tokens hints
+-- INCLUDE: tokens moves
 -- The smallest waiting ordinal, else a new one -> in_flight. The same token again: the same claim.
--- Returns {"granted", ordinal, attempt, ahead, taken, branch, trained, limit, per_version, branch, common, ...}
+-- What was parked for it goes if it is past the limit: continued, it would be stale whenever it came in.
+-- Returns {"granted", ordinal, attempt, ahead, taken, branch, trained, limit, per_version, parked, branch, common, ...}
 -- or {"refused", reason, ahead, taken, window, bytes, last hint}.
 local token, worker = ARGV[2], ARGV[3]
 local claim_ms, max_bytes, max_group_bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local taken = redis.call("SCARD", K.taken)
 
-local function granted(o, card)
-  local ordinal = tonumber(o)
-  local answer = { "granted", ordinal, card.attempt, ahead_of(ordinal), taken, run.branch, run.trained, run.limit,
-    run.per_version }
+local function granted(ordinal, ahead, card)
+  local answer = { "granted", ordinal, card.attempt, ahead, taken, run.branch, run.trained, run.limit, run.per_version,
+    card.parked }
   for _, value in ipairs(redis.call("HGETALL", K.commons)) do answer[#answer + 1] = tonumber(value) end
   return answer
 end
 
 local known = redis.call("HGET", K.claims, token)
-if known then return granted(known, load_card(known)) end
+if known then return granted(tonumber(known), ahead_of(tonumber(known)), load_card(known)) end
 
 local smallest = redis.call("ZRANGE", K.waiting, 0, 0)[1]
 local ordinal = smallest and tonumber(smallest) or run.next_ordinal
@@ -37,7 +37,16 @@ end
 local o, card, now = name_of(ordinal), nil, now_ms()
 if smallest then
   card = load_card(o)
-  leave(o, card)
+  leave(o, card, "in_flight")
+  if card.parked ~= "" and ARGV[7] ~= "mask" then
+    local parked = cmsgpack.unpack(card.parked)
+    if oldest_effective(parked[3]) < run.trained - run.limit then
+      count_reason("stale_partials")
+      spend("stale/partials", spent_of(parked[4]))
+      write_tokens()
+      discard_parked(card)
+    end
+  end
 else
   set_run("next_ordinal", ordinal + 1)
   card = new_card("in_flight")
@@ -45,6 +54,6 @@ end
 card.state, card.attempt, card.token, card.worker = "in_flight", card.attempt + 1, token, worker
 card.since_ms, card.reason, card.error = now, "", ""
 save_card(o, card)
-enter_open(o, "in_flight", now + claim_ms)
+enter_open(o, "in_flight", now + claim_ms, smallest and "waiting" or "")
 redis.call("HSET", K.claims, token, o)
-return granted(o, card)
+return granted(ordinal, ahead, card)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- resubmit(now_ms; ordinal, ...)
 -- KEYS: run cards open waiting dead dead_kept trash reasons hints
--- INCLUDE: moves
+-- INCLUDE: tokens moves
 -- dead -> waiting, as if nothing had gone wrong yet. Returns {{those that were dead}, {payload keys to unlink}}.
 local found = {}
 for i = 2, #ARGV do

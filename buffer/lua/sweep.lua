@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- sweep(now_ms; claim_ms, max_attempts, max_dead_bytes, max_excuses)
--- KEYS: run cards claims open in_flight sampling waiting dead dead_kept trash reasons hints
--- INCLUDE: moves
+-- KEYS: run cards claims open in_flight sampling waiting dead dead_kept trash reasons tokens hints
+-- INCLUDE: tokens moves
 -- Expired claims -> waiting or dead. The first sweep after a restart, or after the clock went back, only moves deadlines.
 -- Returns {{expired}, {dead}, guarded, excused, {trash}}.
 local claim_ms, max_attempts, max_dead_bytes = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -33,6 +33,8 @@ for i, o in ipairs(late) do
   local card = load_card(o)
   expired[i] = tonumber(o)
   count_reason("worker_lost")
+  local _, _, kept = spent_of(parked_info(card))
+  waste("failed/worker_lost", "", 0, math.max(0, card.num_sampled - kept))
   if excused and card.excused < tonumber(ARGV[5]) then
     card.excused = card.excused + 1
     card.reason = "worker_lost"
@@ -44,5 +46,8 @@ for i, o in ipairs(late) do
   card.token = ""
   save_card(o, card)
 end
-if #late > 0 then hint("room") end
+if #late > 0 then
+  write_tokens()
+  hint("room")
+end
 return { expired, dead, 0, excused and 1 or 0, trash() }

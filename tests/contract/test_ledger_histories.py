@@ -32,12 +32,13 @@ from buffer import (
     pack,
 )
 from buffer.memory_store import MemoryStore
+from buffer.partials import Partials
 from buffer.payloads import Payloads
 from buffer.payloads.memory import MemoryPayloads
 from buffer.redis_store import RedisServer as Connection
 from buffer.script_store import RedisStore
 from buffer.versions import distance
-from tests.support.groups import group_for
+from tests.support.groups import group_for, partials
 from tests.support.redis_server import RedisServer, running_redis
 from tests.support.twin_store import TwinStore
 
@@ -99,6 +100,7 @@ class Histories(RuleBasedStateMachine):
         self.payloads = Payloads(MemoryPayloads(), self.config.payload)
         self.worker = self.attach()
         self.claims: list[Claim] = []
+        self.parked: dict[int, Partials] = {}
         self.put_groups: list[tuple[Claim, Group]] = []
         self.has_lost_tail = False
         self.versions = [pack(0, 0)]
@@ -122,6 +124,8 @@ class Histories(RuleBasedStateMachine):
         answer = self.worker.reserve(f"worker-{len(self.claims) % 3}")
         if isinstance(answer, Claim):
             assert answer.ordinal not in {c.ordinal for c in self.claims if self.holds(c)}
+            if answer.parked is not None and not self.has_lost_tail:
+                assert self.worker.fetch_partials(answer) == self.parked[answer.ordinal]
             self.claims.append(answer)
 
     @precondition(lambda self: self.claims)
@@ -129,9 +133,24 @@ class Histories(RuleBasedStateMachine):
     def renew(self, which: int, version: int, tokens: bool) -> None:
         claim = self.claims[which % len(self.claims)]
         try:
-            self.worker.renew(claim, self.versions[-1 - version % len(self.versions)] if tokens else None)
+            oldest = self.versions[-1 - version % len(self.versions)] if tokens else None
+            self.worker.renew(claim, oldest, 5 * version)
         except Fenced:
             assert not self.holds(claim)
+
+    @precondition(lambda self: self.claims)
+    @rule(which=st.integers(0, 9), version=st.integers(0, 3), repeat=st.booleans())
+    def park(self, which: int, version: int, repeat: bool) -> None:
+        claim = self.claims[which % len(self.claims)]
+        self.store.repeat = repeat
+        parked = partials(self.versions[-1 - version % len(self.versions)])
+        try:
+            assert self.worker.park(claim, parked, "arithmetic")
+        except Fenced:
+            assert not self.holds(claim)
+        else:
+            assert self.holds(claim)
+            self.parked[claim.ordinal] = parked
 
     @precondition(lambda self: self.claims)
     @rule(which=st.integers(0, 9), one=st.integers(0, 3), other=st.integers(0, 3), repeat=st.booleans())
@@ -168,9 +187,9 @@ class Histories(RuleBasedStateMachine):
         self.store.repeat = repeat
         try:
             if how == "fail":
-                self.worker.fail(claim, "reward_failed", "boom")
+                self.worker.fail(claim, "reward_failed", "boom", sampled=[which, 2], data_source="arithmetic")
             elif how == "abandon":
-                self.worker.abandon(claim)
+                self.worker.abandon(claim, sampled=[which], data_source="arithmetic")
             else:
                 self.worker.put(claim, group_for(claim, self.versions[0]), filtered="zero_variance")
         except Fenced:
@@ -203,7 +222,7 @@ class Histories(RuleBasedStateMachine):
         trainer = self.trainer
 
         def save(t: Trainer) -> None:
-            ledger = t.buffer.ledger(t.branch, t.number, t.since)
+            ledger = t.buffer.ledger(t.branch, t.number, t.since, {"arithmetic": len(t.since)})
             ledger = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
             assert {o for o in t.history if not ledger.names(o)} == set()
             self.checkpoints.append(Checkpoint(t.branch, t.number, t.step, ledger, t.history))

@@ -125,7 +125,7 @@ def test_the_clock_is_the_servers(server: RedisServer) -> None:
 # What else lies in the server
 
 
-def test_a_foreign_value_under_a_key_of_the_ledger_stops_the_call_and_changes_nothing(
+def test_a_foreign_value_under_a_key_of_the_ledger_stops_whoever_comes_and_changes_nothing(
     run: BufferRun, server: RedisServer
 ) -> None:
     claim = run.claim()
@@ -135,7 +135,8 @@ def test_a_foreign_value_under_a_key_of_the_ledger_stops_the_call_and_changes_no
         kept = server.client().dump(key)
         server.client().set(key, "hello")
         with pytest.raises(BufferError, match=f"{name} does not hold what asyncrl keeps there"):
-            run.buffer.reserve("w") if name == "taken" else run.buffer.put(claim, group_for(claim, run.version()))
+            late = run.attach()
+            late.reserve("w") if name == "taken" else late.put(claim, group_for(claim, run.version()))
         server.client().delete(key)
         if kept is not None:
             server.client().restore(key, 0, kept)
@@ -229,7 +230,7 @@ def test_a_full_server_refuses_the_put_and_is_emptied_by_what_frees_memory() -> 
         trained = run.train()
         claim = run.claim()
         client = small.client()
-        client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)
+        client.config_set("maxmemory", client.info("memory")["used_memory"] // 2)
         with pytest.raises(ServerFull, match=r"maxmemory above buffer\.max_bytes"):
             run.buffer.put(claim, group_for(claim, run.version()))
         refused = run.buffer.reserve("w")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from buffer import Claim, Group, Row, Span, Trajectory
+from buffer.partials import UNFINISHED, PartialEpisode, Partials
 
 DIGEST = 0xFEDCBA9876543210
 
@@ -34,3 +35,10 @@ def group(ordinal: int, attempt: int, versions: Sequence[int], rewards: Sequence
 def group_for(claim: Claim, *versions: int, rewards: Sequence[float | None] = (1.0, 0.0)) -> Group:
     """The group that a claim asks for."""
     return group(claim.ordinal, claim.attempt, versions, rewards)
+
+
+def partials(*versions: int) -> Partials:
+    """A group of which one episode is done and the other is not."""
+    begun = Trajectory(rows=(row(versions),), reward=None, reward_error=UNFINISHED, finish_reason="abort")
+    done = Trajectory(rows=(row(versions),), reward=1.0)
+    return Partials((PartialEpisode(0, done, True), PartialEpisode(1, begun, False, {"turn": 1})))

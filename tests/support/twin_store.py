@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
-from buffer.books import Books, Index
+from buffer.books import Books, Index, Spent
 from buffer.keys import LEDGER_KEYS, ledger_key
 from buffer.lineage import Ledger
 from buffer.memory_store import MemoryStore
@@ -37,17 +37,24 @@ class TwinStore:
     def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
         return self._both(lambda store: store.reserve(token, worker, limits))
 
-    def renew(self, ordinal: int, token: str, oldest: tuple[int, int] | None, limits: Limits) -> Renewed:
-        return self._both(lambda store: store.renew(ordinal, token, oldest, limits))
+    def renew(
+        self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
+    ) -> Renewed:
+        return self._both(lambda store: store.renew(ordinal, token, oldest, num_sampled, limits))
 
     def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
         return self._both(lambda store: store.put(ordinal, token, key, index, limits))
 
-    def filter(self, ordinal: int, token: str, reason: str) -> str:
-        return self._both(lambda store: store.filter(ordinal, token, reason))
+    def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
+        return self._both(lambda store: store.park(ordinal, token, key, index))
 
-    def release(self, ordinal: int, token: str, reason: str, error: str, kind: str, limits: Limits) -> str:
-        return self._both(lambda store: store.release(ordinal, token, reason, error, kind, limits))
+    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]:
+        return self._both(lambda store: store.filter(ordinal, token, reason, spent))
+
+    def release(
+        self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits
+    ) -> tuple[str, tuple[str, ...]]:
+        return self._both(lambda store: store.release(ordinal, token, reason, error, kind, spent, limits))
 
     def lease(
         self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
@@ -91,8 +98,8 @@ class TwinStore:
     def operate(self, fields: Mapping[str, str]) -> None:
         self._both(lambda store: store.operate(fields))
 
-    def evaluate(self, branch: int, label: str) -> Done:
-        return self._both(lambda store: store.evaluate(branch, label))
+    def evaluate(self, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+        return self._both(lambda store: store.evaluate(branch, label, closed, spent))
 
     def drop(self) -> tuple[str, ...]:
         return self._both(lambda store: store.drop())

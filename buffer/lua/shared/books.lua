@@ -1,41 +1,13 @@
 -- What every script begins with. K holds the keys that its header names; `run` the numbers of the run record.
 -- An ordinal is `o`, its padded name: the member of every set. A card is a table by the names in FIELDS.
+-- That each key holds what is kept there is checked by types.lua, once for each connection: nobody else writes here.
 
 local FIELDS = { "state", "attempt", "failures", "stales", "excused", "poison", "token", "worker", "since_ms",
-  "oldest_branch", "oldest_number", "key", "num_bytes", "ranges", "info", "reason", "error" }
+  "oldest_branch", "oldest_number", "num_sampled", "key", "num_bytes", "ranges", "info", "parked", "reason", "error" }
 local NUMBERS = { "branch", "trained", "limit", "per_version", "window", "paused", "stopped", "end", "watermark",
   "next_ordinal", "resident_bytes", "dead_bytes", "hold_since_ms", "swept_ms" }
 local NEVER_STALE = 4503599627370496
 local CLOSED = { "consumed", "filtered", "discarded" }
-local TYPE = { run = "hash", cards = "hash", claims = "hash", reasons = "hash", forks = "hash", commons = "hash",
-  reports = "hash", taken = "set", trash = "set", hints = "stream" }
-local SIZE = { hash = "HLEN", set = "SCARD", zset = "ZCARD", stream = "XLEN" }
-
--- Everything is checked before the first write, because an error is not rolled back: a key of another type is found here.
--- One call looks at all sets; NOTHING is a key that never exists, so that it has nothing to intersect.
-local wrong = false
-do
-  local sets = { NOTHING }
-  for name, key in pairs(K) do
-    local kind = TYPE[name] or "zset"
-    if kind == "set" or kind == "zset" then
-      sets[#sets + 1] = key
-    elseif name ~= "run" then -- that one is read next
-      local size = redis.pcall(SIZE[kind], key)
-      wrong = wrong or type(size) == "table"
-    end
-  end
-  local common = redis.pcall("ZINTERCARD", #sets, unpack(sets))
-  wrong = wrong or type(common) == "table"
-end
-if wrong then
-  for name, key in pairs(K) do
-    local size = redis.pcall(SIZE[TYPE[name] or "zset"], key)
-    if type(size) == "table" and size.err then
-      return redis.error_reply("ERR key " .. key .. " does not hold what asyncrl keeps there: " .. size.err)
-    end
-  end
-end
 
 local run = {}
 do
@@ -82,16 +54,19 @@ local function load_card(o)
   return card
 end
 
+-- Returns the card as it is kept.
 local function save_card(o, card)
   local values = {}
   for i, field in ipairs(FIELDS) do values[i] = card[field] end
-  redis.call("HSET", K.cards, o, cmsgpack.pack(values))
+  local raw = cmsgpack.pack(values)
+  redis.call("HSET", K.cards, o, raw)
+  return raw
 end
 
 local function new_card(state, reason)
   return { state = state, attempt = 0, failures = 0, stales = 0, excused = 0, poison = 0, token = "", worker = "",
-    since_ms = 0, oldest_branch = -1, oldest_number = -1, key = "", num_bytes = 0, ranges = "", info = "",
-    reason = reason or "", error = "" }
+    since_ms = 0, oldest_branch = -1, oldest_number = -1, num_sampled = 0, key = "", num_bytes = 0, ranges = "",
+    info = "", parked = "", reason = reason or "", error = "" }
 end
 
 local commons = {}

@@ -14,6 +14,13 @@ for _, kind in ipairs(CLOSED) do
   end
 end
 
+local FATE_OF = { consumed = "trained", filtered = "filtered/closed_before", discarded = "stale/discarded" }
+local function close_as(o, card, kind)
+  if card.state == "ready" or card.state == "leased" then spend(FATE_OF[kind], spent_of(card.info)) end
+  spend("failed/closed_before", spent_of(parked_info(card)))
+  close(o, card, kind)
+end
+
 -- Named by the checkpoint, in whatever state -> its kind.
 local function close_named()
   local below = redis.call("ZRANGE", K.open, "-inf", string.format("(%d", ledger.watermark), "BYSCORE")
@@ -22,15 +29,43 @@ local function close_named()
   end
   for _, o in ipairs(below) do
     local ordinal = tonumber(o)
-    if ordinal < ledger.watermark and not exempt[ordinal] then close(o, load_card(o), "consumed") end
+    if ordinal < ledger.watermark and not exempt[ordinal] then close_as(o, load_card(o), "consumed") end
   end
   for ordinal, kind in pairs(kind_of) do
     local o = name_of(ordinal)
     local card = load_card(o)
-    if card then close(o, card, kind) end
+    if card then close_as(o, card, kind) end
     for _, other in ipairs(CLOSED) do redis.call("ZREM", K[other], o) end
     redis.call("ZADD", K[kind], ordinal, o)
   end
+end
+
+-- What the lineage has trained is what its ledger says: more was trained on a branch that is given up, less was lost by
+-- Redis.
+local function align_tokens()
+  write_tokens()
+  local have = {}
+  for source in pairs(ledger.trained_tokens) do have[source] = { 0, 0 } end
+  local stored = redis.call("HGETALL", K.tokens)
+  for i = 1, #stored, 2 do
+    local kind, source = string.match(stored[i], "^([nt])|trained|(.*)$")
+    if kind then
+      have[source] = have[source] or { 0, 0 }
+      have[source][kind == "n" and 1 or 2] = tonumber(stored[i + 1])
+    end
+    if string.sub(stored[i], 1, 2) == "m|" then redis.call("HDEL", K.tokens, stored[i]) end
+  end
+  for source, before in pairs(have) do
+    local want = ledger.trained_tokens[source] or { 0, 0 }
+    if before[2] > want[2] then
+      spend("rolled_back", source, before[1] - want[1], before[2] - want[2])
+    else
+      count_tokens("sampled", want[2] - before[2])
+    end
+    redis.call("HSET", K.tokens, "n|trained|" .. source, want[1], "t|trained|" .. source, want[2])
+  end
+  for source, masked in pairs(ledger.masked) do redis.call("HSET", K.tokens, "m|" .. source, masked) end
+  write_tokens()
 end
 
 -- -> waiting, or -> dead, unless the books have it somewhere.
@@ -45,7 +80,7 @@ local function reopen(ordinal, dead_since)
     redis.call("ZADD", K.dead, dead_since, o)
   else
     save_card(o, new_card("waiting"))
-    enter_open(o, "waiting", ordinal)
+    enter_open(o, "waiting", ordinal, "")
   end
 end
 

@@ -1,20 +1,40 @@
 -- Taking an ordinal out of one state and into another: the moves of buffer/books.py and buffer/claims.py that scripts share.
 -- Payload keys that go to the trash meanwhile are in `dumped`: the caller of the script unlinks them.
 local dumped = {}
+local OPEN = { in_flight = true, waiting = true, ready = true }
+
+local function dump(key)
+  redis.call("SADD", K.trash, key)
+  dumped[#dumped + 1] = key
+end
 
 local function discard_payload(card)
   if card.key == "" then return end
-  redis.call("SADD", K.trash, card.key)
-  dumped[#dumped + 1] = card.key
+  dump(card.key)
   add_bytes("resident_bytes", -card.num_bytes)
   card.key, card.num_bytes, card.ranges, card.info = "", 0, "", ""
 end
 
-local function leave(o, card)
+local function discard_parked(card)
+  if card.parked == "" then return end
+  dump(cmsgpack.unpack(card.parked)[1])
+  card.parked = ""
+end
+
+-- `tokens` come in; they contain those that were parked.
+local function take_over_parked(card, tokens)
+  local _, _, before = spent_of(parked_info(card))
+  count_tokens("sampled", tokens - before)
+  discard_parked(card)
+end
+
+-- to: the state that follows.
+local function leave(o, card, to)
   if card.state == "in_flight" then
     redis.call("ZREM", K.in_flight, o)
     redis.call("HDEL", K.claims, card.token)
-    redis.call("ZREM", K.sampling, o)
+    if card.oldest_branch >= 0 then redis.call("ZREM", K.sampling, o) end
+    card.oldest_branch, card.oldest_number, card.num_sampled = -1, -1, 0
   elseif card.state == "dead" then
     redis.call("ZREM", K.dead, o)
     if redis.call("ZREM", K.dead_kept, o) == 1 then
@@ -24,37 +44,44 @@ local function leave(o, card)
   else
     redis.call("ZREM", K[card.state], o)
   end
-  if card.state == "in_flight" or card.state == "waiting" or card.state == "ready" then redis.call("ZREM", K.open, o) end
+  if OPEN[card.state] and not OPEN[to] then redis.call("ZREM", K.open, o) end
 end
 
-local function enter_open(o, set, score)
+-- from: the state before; "" for an ordinal that the books did not have.
+local function enter_open(o, set, score, from)
   redis.call("ZADD", K[set], score, o)
-  redis.call("ZADD", K.open, tonumber(o), o)
+  if not OPEN[from] then redis.call("ZADD", K.open, tonumber(o), o) end
 end
 
 local function wait(o, card)
-  leave(o, card)
+  local from = card.state
+  leave(o, card, "waiting")
   discard_payload(card)
-  card.state, card.oldest_branch, card.oldest_number = "waiting", -1, -1
-  enter_open(o, "waiting", tonumber(o))
+  card.state = "waiting"
+  enter_open(o, "waiting", tonumber(o), from)
 end
 
 local function make_ready(o, card)
-  leave(o, card)
+  local from = card.state
+  leave(o, card, "ready")
   card.state = "ready"
-  enter_open(o, "ready", oldest_effective(card.ranges))
+  enter_open(o, "ready", oldest_effective(card.ranges), from)
 end
 
+-- The caller has said how its tokens ended.
 local function close(o, card, kind)
-  leave(o, card)
+  leave(o, card, kind)
   discard_payload(card)
+  discard_parked(card)
   redis.call("HDEL", K.cards, o)
   redis.call("ZADD", K[kind], tonumber(o), o)
 end
 
 local function die(o, card, reason, error, now, max_dead_bytes)
-  leave(o, card)
-  card.state, card.reason, card.error, card.oldest_branch, card.oldest_number = "dead", reason, error, -1, -1
+  leave(o, card, "dead")
+  spend("failed/" .. reason, spent_of(parked_info(card)))
+  discard_parked(card)
+  card.state, card.reason, card.error = "dead", reason, error
   redis.call("ZADD", K.dead, now, o)
   if card.key ~= "" then
     redis.call("ZADD", K.dead_kept, now, o)
@@ -76,7 +103,9 @@ end
 -- Past the limit. Saves the card; answers where the ordinal went.
 local function drop_stale(o, card, on_stale, max_stale)
   count_reason("stale")
-  if on_stale == "resubmit" and card.stales < max_stale then
+  local again = on_stale == "resubmit" and card.stales < max_stale
+  spend(again and "stale/resubmitted" or "stale/discarded", spent_of(card.info))
+  if again then
     card.stales = card.stales + 1
     wait(o, card)
     card.token = ""

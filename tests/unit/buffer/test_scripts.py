@@ -5,7 +5,7 @@ from importlib.resources import files
 
 import pytest
 
-from buffer.keys import LEDGER_KEYS
+from buffer.keys import AUDIT_KEYS, LEDGER_KEYS
 from buffer.scripts import script
 
 LUA = files("buffer").joinpath("lua")
@@ -26,7 +26,7 @@ def test_a_script_declares_the_keys_that_it_names(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_only_what_adds_to_memory_may_be_refused_by_a_full_server(name: str) -> None:
     shebang = script(name).text.splitlines()[0]
-    assert shebang == ("#!lua" if name in ("reserve", "put", "report") else "#!lua flags=allow-oom")
+    assert shebang == ("#!lua" if name in ("reserve", "put", "park", "report") else "#!lua flags=allow-oom")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -38,11 +38,15 @@ def test_no_script_builds_a_key_or_touches_a_payload(name: str) -> None:
 
 
 def test_every_shared_file_is_used() -> None:
-    assert SHARED == ["books", "closing", "moves"]
-    assert all(any(f"-- INCLUDE: {use}" in script(name).text for name in SCRIPTS) for use in ("moves", "moves closing"))
+    assert SHARED == ["books", "closing", "moves", "tokens"]
+    assert all(
+        any(f"-- INCLUDE: {use}" in script(name).text for name in SCRIPTS)
+        for use in ("tokens moves", "tokens moves closing")
+    )
 
 
 def test_the_books_are_read_whole_and_in_the_order_of_the_keys() -> None:
-    assert script("audit").keys == LEDGER_KEYS[: len(script("audit").keys)]
+    assert script("audit").keys == AUDIT_KEYS
+    assert script("types").keys == LEDGER_KEYS
     assert set(LEDGER_KEYS) - set(script("audit").keys) == {"hints", "reports"}
     assert script("drop").keys == LEDGER_KEYS, "nothing of a dropped run stays"
