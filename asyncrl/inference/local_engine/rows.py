@@ -71,7 +71,7 @@ class Rows:
         self._top_k[row] = params.top_k if params.filters and params.top_k else self.vocab
         self._top_p[row], self._min_p[row] = params.top_p, params.min_p
         seed = (self.seed, request.ordinal) if params.sampling_seed is None else params.sampling_seed
-        self._uniform[row, : request.limit] = uniforms(seed, request.limit)
+        self._uniform[row, : request.limit] = uniforms(seed, request.limit, len(request.prompt))
         self._out_token[row, :done], self._out_logprob[row, :done] = request.output, request.logprobs
         self._changed = True
         return row

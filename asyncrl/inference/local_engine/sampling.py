@@ -31,18 +31,21 @@ class Filters:
     min_p: Tensor
 
 
-def uniforms(seed: int | tuple[int, int], count: int) -> NDArray[np.float32]:
-    """The uniforms of one request, by number of its token.
+def uniforms(seed: int | tuple[int, int], count: int, first: int = 0) -> NDArray[np.float32]:
+    """The uniforms of one request, by position in its sequence, as SGLang's deterministic mode draws.
+
+    So an answer that was cut and is continued under the same seed draws what it would have drawn uncut.
 
     Args:
         seed: the request's `sampling_seed`, or (server seed, number of the request) when it has none.
-        count: how many; a longer stream begins with a shorter one.
+        count: how many.
+        first: the position of the first.
     Returns:
-        [count] float32 in [0, UNIFORM_MAX].
+        [count] float32 in [0, UNIFORM_MAX], entries [first, first + count) of the one stream of the seed.
     """
     words = (seed & (2**64 - 1), 0) if isinstance(seed, int) else (seed[0] & (2**64 - 1), seed[1] + 1)
     generator = np.random.Generator(np.random.Philox(key=np.array(words, dtype=np.uint64)))
-    return np.minimum(generator.random(count, dtype=np.float32), np.float32(UNIFORM_MAX))
+    return np.minimum(generator.random(first + count, dtype=np.float32)[first:], np.float32(UNIFORM_MAX))
 
 
 def sample(

@@ -123,6 +123,15 @@ def test_a_sampling_seed_fixes_the_draw_and_requests_without_one_follow_the_engi
     assert first[2] == other[2]
 
 
+def test_a_cut_answer_continued_under_its_seed_draws_what_it_would_have_drawn_uncut() -> None:
+    engine = make_engine(make_model("qwen2"))
+    (whole,) = engine.run([make_request("whole", [4, 5, 6], 20, sampling_seed=11)])
+    for cut in (1, 7, 19):
+        prompt = [4, 5, 6, *whole.output[:cut]]
+        (rest,) = engine.run([make_request(f"from {cut}", prompt, 20 - cut, sampling_seed=11)])
+        assert rest.output == whole.output[cut:]
+
+
 def test_the_start_up_check_finds_no_difference_here_and_finds_one_without_padding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -98,9 +98,10 @@ def test_a_row_of_nan_gets_some_token_and_a_nan_logprob() -> None:
         assert all(0 <= token < vocab for token in tokens)
 
 
-def test_a_longer_stream_of_uniforms_begins_with_a_shorter_one() -> None:
+def test_a_uniform_depends_on_its_position_not_on_where_the_request_begins_or_ends() -> None:
     long = uniforms(12345678901234567890, 1000)
     assert np.array_equal(uniforms(12345678901234567890, 37), long[:37])
+    assert np.array_equal(uniforms(12345678901234567890, 37, first=101), long[101:138])
     assert long.min() >= 0
     assert long.max() <= UNIFORM_MAX
 
