@@ -57,7 +57,7 @@ class Cluster:
         except redis.exceptions.MovedError:  # a kind of AskError, for `learn`
             raise
         except redis.exceptions.AskError as error:
-            return self._server((error.host, error.port)).ask(command, asking=True)
+            return self._server(self._place_in(error)).ask(command, asking=True)
 
     def every(self) -> Mapping[str, Connections]:
         places = sorted({place for place in self._newest_map().holders if place is not None})
@@ -73,7 +73,7 @@ class Cluster:
     def learn(self, error: redis.RedisError) -> None:
         if isinstance(error, redis.exceptions.MovedError):
             with self._lock:
-                self._map.holders[error.slot_id] = (error.host, error.port)
+                self._map.holders[error.slot_id] = self._place_in(error)
             return
         if code_of(error) in _NOT_ABOUT_THE_MAP:
             return
@@ -93,6 +93,11 @@ class Cluster:
             if place not in self._servers:
                 self._servers[place] = connections_to(self._address, *place, self._timeout_s)
             return self._servers[place]
+
+    def _place_in(self, error: redis.exceptions.AskError) -> Place:
+        """Where a redirection leads. Without a host: to another port of the host that was asked."""
+        asked = self._map.holders[error.slot_id]
+        return error.host or (asked[0] if asked else self._address.hosts[0][0]), error.port
 
     def _open_servers(self) -> list[Connections]:
         with self._lock:

@@ -117,27 +117,33 @@ class Connections:
         return connection
 
 
-def connections_to(address: Address, host: str, port: int, timeout_s: float, *, sentinel: bool = False) -> Connections:
+def connections_to(address: Address, host: str, port: int, timeout_s: float) -> Connections:
     """Connections to the server at host and port, with the login of the address; to its socket if it names one."""
-    login = address.sentinel_login if sentinel else address.login
-    connect_s = min(timeout_s, _CONNECT_S)
-    settings: dict[str, Any] = {**login, "socket_timeout": timeout_s, "socket_connect_timeout": connect_s}
-    # redis-py's Retry counts attempts and knows no deadline: one attempt. RESP2: lists where RESP3 has maps.
-    settings |= {"retry": Retry(NoBackoff(), 0), "protocol": 2, "db": 0 if sentinel else address.db}
-    if address.path:
-        return Connections(redis.UnixDomainSocketConnection, {**settings, "path": address.path}, timeout_s)
-    kind: Callable[..., _Line] = redis.SSLConnection if address.is_tls else redis.Connection
-    return Connections(kind, {**settings, **_KEEPALIVE, "host": host, "port": port}, timeout_s)
+    return _connections(address, host, port, timeout_s, address.login, address.db)
 
 
 def ask_once(address: Address, host: str, port: int, command: Command, *, sentinel: bool = False) -> Any:
     """The answer to a question about who holds what, by a connection of its own and within a few seconds: the one who
     is asked may be the one that has died."""
-    connections = connections_to(address, host, port, _TOPOLOGY_S, sentinel=sentinel)
+    login = address.sentinel_login if sentinel else address.login
+    connections = _connections(address, host, port, _TOPOLOGY_S, login, db=0)
     try:
         return connections.ask(command)
     finally:
         connections.close()
+
+
+def _connections(
+    address: Address, host: str, port: int, timeout_s: float, login: Mapping[str, object], db: int
+) -> Connections:
+    connect_s = min(timeout_s, _CONNECT_S)
+    settings: dict[str, Any] = {**login, "db": db, "socket_timeout": timeout_s, "socket_connect_timeout": connect_s}
+    # redis-py's Retry counts attempts and knows no deadline: one attempt. RESP2: lists where RESP3 has maps.
+    settings |= {"retry": Retry(NoBackoff(), 0), "protocol": 2}
+    if address.path:
+        return Connections(redis.UnixDomainSocketConnection, {**settings, "path": address.path}, timeout_s)
+    kind: Callable[..., _Line] = redis.SSLConnection if address.is_tls else redis.Connection
+    return Connections(kind, {**settings, **_KEEPALIVE, "host": host, "port": port}, timeout_s)
 
 
 def _answer(connection: _Line) -> Any:
