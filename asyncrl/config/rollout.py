@@ -53,6 +53,24 @@ class RewardConfig(Section):
     """Seconds one call may take. Later it is killed and the trajectory is masked and counted, not scored 0."""
 
 
+class PartialsConfig(Section):
+    """What a worker keeps of groups that are not finished. The prompt's next owner goes on from the sampled tokens,
+    unless they are past staleness.limit by then; tokens before and after may have different versions."""
+
+    interval_s: float | None = Field(60.0, gt=0)
+    """Seconds between two looks at a group in flight: what was sampled since the last one is parked in the buffer, so
+    that a worker that is killed loses no more. Kept are finished episodes, whole turns and answers that were cut; an
+    answer that is being sampled is not yet there (see chunk_tokens). null: never."""
+
+    on_stop: bool = True
+    """Park what is not finished when the worker is stopped. Servers are asked for the answers in flight as far as they
+    are. false, with interval_s null: an unfinished group starts again from its prompt, always."""
+
+    chunk_tokens: int | None = Field(None, ge=1)
+    """Longest answer of one request, in tokens; longer turns are asked for in pieces, which bounds what is lost with a
+    worker or a server. Each piece waits in the server's queue again and needs its prefix cache. null: whole turns."""
+
+
 class RolloutConfig(Section):
     """How a prompt becomes a group of trajectories."""
 
@@ -88,6 +106,9 @@ class RolloutConfig(Section):
 
     reward: RewardConfig = RewardConfig()
     """Rewards and the processes that compute them."""
+
+    partials: PartialsConfig = PartialsConfig()
+    """Unfinished groups: when they are parked."""
 
 
 class InferenceConfig(Section):

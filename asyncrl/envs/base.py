@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from asyncrl.config import RolloutConfig
 from asyncrl.data.rows import PromptRow
@@ -10,7 +10,7 @@ from asyncrl.data.values import Json
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.rewards.result import Reward
 
-__all__ = ["Environment", "EnvironmentDeps", "Message", "Reward", "StepResult"]
+__all__ = ["Environment", "EnvironmentDeps", "Message", "Resumable", "Reward", "StepResult"]
 
 Message = Mapping[str, Json]
 
@@ -41,6 +41,36 @@ class Environment(Protocol):
         Args:
             text: what the model said, up to its end token.
             finish_reason: `stop` if it ended its turn, `length` if it was cut; a cut turn cannot be answered.
+        """
+        ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """What an environment has besides, whose episodes another worker may go on with after one of its turns.
+
+    Without it an episode can be continued within its first turn only, since a reset is all that this needs. All
+    environments of this package have it; held to tests/contract/test_environments.py.
+    """
+
+    def snapshot(self) -> Mapping[str, object] | None:
+        """What `restore` needs to come back here: plain JSON data, a few kB at most.
+
+        Asked for after reset and after each step that goes on, never during one.
+        Returns:
+            None: nobody can go on from here; a lost worker's episode will start over.
+        """
+        ...
+
+    async def restore(self, row: PromptRow, *, seed: int, state: Mapping[str, object]) -> tuple[Message, ...]:
+        """Begin where the snapshot was taken, in another process; steps from here on answer as they would have there.
+
+        Args:
+            state: the snapshot.
+        Returns:
+            The messages of the first prompt, as `reset` gives them.
+        Raises:
+            Exception: whatever it is, it is logged and the episode starts over.
         """
         ...
 

@@ -1,5 +1,7 @@
 """A question with a checkable answer, and another try after a wrong one, up to rollout.max_turns."""
 
+from collections.abc import Mapping
+
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import EnvironmentDeps, Message, StepResult
 
@@ -24,3 +26,16 @@ class MultiTurnMath:
         if reward.value is None or reward.value > 0 or finish_reason != "stop" or self._turn >= self._max_turns:
             return StepResult(done=True, reward=reward)
         return StepResult(messages=({"role": "user", "content": TRY_AGAIN},))
+
+    def snapshot(self) -> Mapping[str, object]:
+        """The turns that the model has had."""
+        return {"turn": self._turn}
+
+    async def restore(self, row: PromptRow, *, seed: int, state: Mapping[str, object]) -> tuple[Message, ...]:
+        """As reset, with these turns behind it."""
+        messages = await self.reset(row, seed=seed)
+        turn = state["turn"]
+        if not isinstance(turn, int):
+            raise ValueError(f"the snapshot says turn {turn!r}, expected a number")
+        self._turn = turn
+        return messages

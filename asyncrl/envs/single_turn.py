@@ -1,5 +1,7 @@
 """One prompt, one answer, one reward."""
 
+from collections.abc import Mapping
+
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import EnvironmentDeps, Message, StepResult
 
@@ -18,3 +20,11 @@ class SingleTurn:
     async def step(self, text: str, finish_reason: str) -> StepResult:
         """The end, with the answer's reward."""
         return StepResult(done=True, reward=await self._rewards.score(self._row, text))
+
+    def snapshot(self) -> Mapping[str, object]:
+        """Nothing: there is no turn after the first."""
+        return {}
+
+    async def restore(self, row: PromptRow, *, seed: int, state: Mapping[str, object]) -> tuple[Message, ...]:
+        """As reset."""
+        return await self.reset(row, seed=seed)

@@ -1,5 +1,7 @@
 """A question and a calculator: the model may call tools, up to rollout.max_turns, and then answers."""
 
+from collections.abc import Mapping
+
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import EnvironmentDeps, Message, StepResult
 from asyncrl.envs.tools.calculator import TOOLS
@@ -27,3 +29,16 @@ class ToolMath:
         if not calls:
             return StepResult(done=True, reward=await self._rewards.score(self._row, text))
         return StepResult(messages=tuple(call.message() for call in calls))
+
+    def snapshot(self) -> Mapping[str, object]:
+        """The turns that the model has had; the tools keep nothing."""
+        return {"turn": self._turn}
+
+    async def restore(self, row: PromptRow, *, seed: int, state: Mapping[str, object]) -> tuple[Message, ...]:
+        """As reset, with these turns behind it."""
+        messages = await self.reset(row, seed=seed)
+        turn = state["turn"]
+        if not isinstance(turn, int):
+            raise ValueError(f"the snapshot says turn {turn!r}, expected a number")
+        self._turn = turn
+        return messages

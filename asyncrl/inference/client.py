@@ -56,8 +56,19 @@ class ServerClient:
         """Close idle connections; those in use are closed when their request ends."""
         await self._connections.close()
 
+    def next_rid(self) -> str:
+        """A request id of its own, for `generate` and `abort`."""
+        self._num_requests += 1
+        return f"{self._ids}{self._num_requests:010x}"
+
     async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, *, extra_key: str | None, deadline_s: float
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        *,
+        extra_key: str | None,
+        deadline_s: float,
+        rid: str | None = None,
     ) -> Answer:
         """Continue `token_ids` with sampled tokens and their logprobs.
 
@@ -66,6 +77,7 @@ class ServerClient:
             sampling: how to draw.
             extra_key: separates prefix caches; the weight version, because the cache is not keyed by it.
             deadline_s: seconds until the request is given up, and thereby aborted at the server.
+            rid: of `next_rid`, for who may want to abort it.
         Raises:
             RequestRefused: an id outside the vocabulary, or the server's 4xx with its text.
             ServerUnavailable: dropped, busy, timed out, 5xx.
@@ -77,8 +89,7 @@ class ServerClient:
                 f"a request of {len(token_ids)} tokens with ids {wrong} outside 0..{self._vocab_size - 1} was not "
                 "sent: it would kill the server. The tokenizer does not belong to model.path."
             )
-        self._num_requests += 1
-        question = Question(f"{self._ids}{self._num_requests:010x}", token_ids, sampling, extra_key, deadline_s)
+        question = Question(rid or self.next_rid(), token_ids, sampling, extra_key, deadline_s)
         if question.is_short:
             return await self._batcher.answer(question)
         answer = (await self._ask((question,)))[0]
@@ -200,6 +211,11 @@ class ServerClient:
     async def resume_memory(self) -> None:
         """Take the device's memory again."""
         await self._call("POST", "/resume_memory_occupation", {"tags": ["weights", "kv_cache"]})
+
+    async def abort(self, rid: str, deadline_s: float = 10.0) -> None:
+        """Answer one request with what it has. No answer tells whether the server knew it: one that has not arrived
+        there yet, or waits at the door of a paused server, goes on."""
+        await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, deadline_s)
 
     async def abort_all(self) -> None:
         """Answer every request with what it has."""

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from asyncrl import waits
-from asyncrl.errors import WaitTimeout
+from asyncrl.errors import ServerError, WaitTimeout
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import MalformedAnswer, ServerUnavailable
@@ -62,9 +62,15 @@ class Generated:
 
 @dataclass(slots=True)
 class Session:
-    """Keeps the requests of one episode on one server while that is possible, for its prefix cache."""
+    """Keeps the requests of one episode on one server while that is possible, for its prefix cache.
+
+    Attributes:
+        server: where the last request was sent.
+        in_flight: the server and the id of the request that is there now; None: nothing is to be had back.
+    """
 
     server: str | None = None
+    in_flight: tuple[Member, str] | None = None
 
 
 @dataclass(slots=True)
@@ -151,10 +157,12 @@ class Fleet:
         server = await self._server(session, may_start_on)
         ack = server.ack
         extra_key = label(ack.version) if self._limits.cache_by_version else None
+        rid = server.client.next_rid()
+        session.in_flight = (server, rid)
         server.num_in_flight += 1
         try:
             answer = await server.client.generate(
-                token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s
+                token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s, rid=rid
             )
             spans = await self._spans(answer, ack, server)
         except (ServerUnavailable, MalformedAnswer) as error:
@@ -163,8 +171,22 @@ class Fleet:
             raise
         finally:
             server.num_in_flight -= 1
+            session.in_flight = None
         server.answered()
         return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
+
+    async def cut(self, session: Session) -> None:
+        """Ask for the answer in flight as far as it is: it comes as any answer does, with finish_reason abort.
+
+        A server that cannot be asked, or that does not know the request yet, answers when it is done.
+        """
+        if session.in_flight is None:
+            return
+        server, rid = session.in_flight
+        try:
+            await server.client.abort(rid)
+        except ServerError as error:
+            log.info("a request at %s could not be cut and ends by itself: %s", server.name, error)
 
     def num_in_flight(self) -> dict[str, int]:
         """Requests of this worker by server."""

@@ -7,6 +7,7 @@ Only the second kind is ever trained on. Nothing is decoded and encoded again: t
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from asyncrl.envs.base import Reward
 from buffer import Row, Span, Trajectory
@@ -18,6 +19,10 @@ class TrajectoryBuilder:
     def __init__(self, on_older: Callable[[], None] = lambda: None) -> None:
         """`on_older` is called when the oldest version becomes known or older: the group's age hangs on it."""
         self._on_older = on_older
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop everything: the episode starts over."""
         self.oldest_version: int | None = None
         """Smallest packed version that a token was sampled under, None before the first token."""
         self.num_sampled = 0
@@ -28,6 +33,19 @@ class TrajectoryBuilder:
         self._sampled: list[tuple[int, Sequence[float]]] = []
         self._spans: list[Span] = []
 
+    @property
+    def row_index(self) -> int:
+        """Number of the current row, from 0."""
+        return len(self._rows)
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The prompt of the episode, that of its first row."""
+        if self._rows:
+            first = self._rows[0]
+            return [int(token) for token in first.token_ids[: first.num_prompt_tokens]]
+        return self.token_ids[: self._num_prompt_tokens]
+
     def begin_row(self, prompt_ids: Sequence[int]) -> None:
         """Start a row with its prompt; the row before it is complete."""
         if self.token_ids:
@@ -35,6 +53,23 @@ class TrajectoryBuilder:
         self.token_ids = list(prompt_ids)
         self._num_prompt_tokens = len(prompt_ids)
         self._sampled, self._spans = [], []
+
+    def restore(self, rows: Sequence[Row]) -> None:
+        """Take over the rows of a parked trajectory, tokens, logprobs and spans as they are. The last one stays open.
+
+        Args:
+            rows: at least one. Further per-token columns are not taken over: no row that is built here has any.
+        """
+        self.clear()
+        *self._rows, last = rows
+        self.token_ids = [int(token) for token in last.token_ids]
+        self._num_prompt_tokens = last.num_prompt_tokens
+        self._sampled = [(first, last.logprobs[first:end].tolist()) for first, end in _runs(last.mask)]
+        self._spans = list(last.spans)
+        self.num_sampled = sum(row.num_sampled for row in rows)
+        self.oldest_version = min((span.version for row in rows for span in row.spans), default=None)
+        if self.oldest_version is not None:
+            self._on_older()
 
     def append_sampled(self, token_ids: Sequence[int], logprobs: Sequence[float], spans: Sequence[Span]) -> None:
         """Append sampled tokens, one logprob each, with the spans that cover them."""
@@ -57,6 +92,14 @@ class TrajectoryBuilder:
         """Append tokens that nobody sampled: the environment's messages and the template around them."""
         self.token_ids.extend(token_ids)
 
+    def rows(self) -> tuple[Row, ...]:
+        """The rows so far, which check themselves.
+
+        Raises:
+            TrajectoryError: ids, logprobs or spans contradict each other.
+        """
+        return (*self._rows, self._row())
+
     def finish(
         self, reward: Reward, *, finish_reason: str, num_turns: int, extra_info: Mapping[str, object]
     ) -> Trajectory:
@@ -66,7 +109,7 @@ class TrajectoryBuilder:
             TrajectoryError: ids, logprobs or spans contradict each other, or the reward is not a number.
         """
         return Trajectory(
-            rows=(*self._rows, self._row()),
+            rows=self.rows(),
             reward=reward.value,
             reward_error=reward.error,
             reward_parts=reward.parts,
@@ -88,3 +131,9 @@ class TrajectoryBuilder:
             spans=tuple(self._spans),
             num_prompt_tokens=self._num_prompt_tokens,
         )
+
+
+def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """(first, end) of each run of True."""
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
+    return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]

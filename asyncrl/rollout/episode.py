@@ -1,7 +1,8 @@
 """Play one episode: the environment's messages -> tokens -> answers -> the environment's reply -> ... -> a trajectory.
 
 The prompt is rendered once; after that the conversation only grows, by sampled ids and by the tokens between turns.
-An answer that was cut by an activation or an abort is continued from its tokens, on whichever server may be used then.
+An episode that another worker has begun and parked goes on from its tokens, with the environment put back to before
+the turn that was being sampled; where that cannot be, it starts over.
 """
 
 import logging
@@ -14,30 +15,18 @@ from asyncrl.data.filters import truncate
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.template import TemplateRefused
 from asyncrl.data.values import Json
-from asyncrl.envs.base import Environment, Message, Reward, StepResult
+from asyncrl.envs.base import Environment, Message, Resumable, Reward, StepResult
 from asyncrl.errors import AsyncrlError, DataError
-from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
-from asyncrl.inference.fleet import Generated, Session
-from asyncrl.inference.protocol import Sampling
-from asyncrl.rollout.builder import TrajectoryBuilder
-from asyncrl.rollout.seeds import Stream, environment_seed, sampling_seed
+from asyncrl.rollout.progress import Progress
+from asyncrl.rollout.seeds import environment_seed
+from asyncrl.rollout.turns import EpisodeFailed, EpisodeSettings, EpisodeTask, Generator, TurnSampler
 from buffer import Trajectory, TrajectoryError
+from buffer.json_safe import json_safe_map
 
-MAX_FRUITLESS = 64  # requests in a row that a full queue or a sleeping server sent back; more is a fault
+__all__ = ["EpisodeFailed", "EpisodePlayer", "EpisodeSettings", "EpisodeTask", "PromptMemo"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-class EpisodeFailed(Exception):
-    """The episode cannot be finished; `reason` is what its group's failure is counted under."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(reason, message)
-        self.reason, self.message = reason, message
-
-    def __str__(self) -> str:
-        return f"{self.reason}: {self.message}"
 
 
 class Chat(Protocol):
@@ -52,65 +41,12 @@ class Chat(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-class Generator(Protocol):
-    """The part of Fleet that an episode uses."""
-
-    async def generate(
-        self,
-        token_ids: Sequence[int],
-        sampling: Sampling,
-        *,
-        session: Session,
-        may_start_on: Callable[[int], bool],
-    ) -> Generated: ...
-
-
-@dataclass(frozen=True)
-class EpisodeSettings:
-    """How episodes are sampled and bounded.
-
-    Attributes:
-        max_attempts: requests of one turn in a row that may fail before the episode does.
-        context_length: most tokens of an episode, prompt and answers together.
-        max_prompt_tokens, truncation: a longer first prompt is cut on that side, or refused (`error`).
-    """
-
-    run_seed: int
-    temperature: float
-    top_p: float
-    top_k: int
-    max_new_tokens: int
-    max_turns: int
-    max_attempts: int
-    context_length: int
-    max_prompt_tokens: int
-    truncation: str
-
-
 @dataclass
 class PromptMemo:
     """The last prompt that was rendered: the episodes of a group mostly begin with the same one."""
 
     messages: tuple[Message, ...] | None = None
     token_ids: list[int] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class EpisodeTask:
-    """Which episode: its place in the run, and from which versions it may start.
-
-    Attributes:
-        stream: training and evaluation draw different numbers for the same ordinal.
-        episode: index in the group.
-        with_text: keep prompt and answers as text too, for people; only where the trainer shows them.
-    """
-
-    row: PromptRow
-    stream: Stream
-    ordinal: int
-    episode: int
-    may_start_on: Callable[[int], bool]
-    with_text: bool = False
 
 
 class EpisodePlayer:
@@ -125,86 +61,108 @@ class EpisodePlayer:
     ) -> None:
         self._chat, self._fleet, self._make_environment, self._settings = chat, fleet, make_environment, settings
         self.counts: Counter[str] = Counter()
+        self._turns = TurnSampler(fleet, settings, chat.eos_ids, self.counts)
 
-    async def play(self, task: EpisodeTask, builder: TrajectoryBuilder, memo: PromptMemo) -> Trajectory:
-        """Play to the end.
+    async def play(self, task: EpisodeTask, progress: Progress, memo: PromptMemo) -> Trajectory:
+        """Play to the end, from the beginning or from where `progress` is.
 
         Args:
             task: which episode.
-            builder: a fresh one; whoever holds it sees the oldest version while the episode runs.
+            progress: a fresh one, or one that took over what was parked. Whoever holds it may look at any time.
             memo: shared by the episodes of a group.
         Raises:
             EpisodeFailed: servers, request, environment or template failed for good.
+            Halted: `progress` was told to halt.
         """
-        environment, session = self._make_environment(), Session()
-        seed = environment_seed(self._settings.run_seed, task.stream, task.ordinal, task.episode)
-        messages = await self._ask(environment.reset(task.row, seed=seed))
-        builder.begin_row(self._render(messages, task.row, memo))
+        if progress.trajectory is not None:
+            return progress.trajectory
+        environment, messages = await self._begin(task, progress, memo)
         texts: list[str] = []
         reward = Reward(None, f"no reward within rollout.max_turns = {self._settings.max_turns} turns")
         finish_reason = "env"
-        for _ in range(self._settings.max_turns):
-            start = len(builder.token_ids)
-            answered = await self._answer(task, builder, session)
-            texts.append(self._chat.decode(builder.token_ids[start:]))
+        while progress.num_turns < self._settings.max_turns:
+            if progress.answered is None:
+                progress.answered = await self._turns.sample(task, progress)
+            progress.go_on()
+            answered = progress.answered
+            texts.append(self._chat.decode(progress.builder.token_ids[progress.turn_start :]))
             result = await self._ask(environment.step(texts[-1], answered))
+            progress.num_turns += 1
             if result.done:
                 assert result.reward is not None  # StepResult checks it
                 reward, finish_reason = result.reward, answered
                 break
-            self._continue(builder, result, cut=answered != "stop")
+            self._continue(progress, result, cut=answered != "stop")
+            progress.next_turn(self._snapshot(environment))
         extra: dict[str, object] = {}
         if task.with_text:
             extra = {"prompt_text": _as_text(messages), "response_text": "\n".join(texts)}
         try:
-            return builder.finish(reward, finish_reason=finish_reason, num_turns=len(texts), extra_info=extra)
+            return progress.finish(reward, finish_reason=finish_reason, num_turns=progress.num_turns, extra_info=extra)
         except TrajectoryError as error:
             raise EpisodeFailed("bad_trajectory", str(error)) from error
 
-    async def _answer(self, task: EpisodeTask, builder: TrajectoryBuilder, session: Session) -> str:
-        """Sample one turn into `builder`, over as many requests as it takes; `stop` or `length`."""
-        settings, start = self._settings, len(builder.token_ids)
-        num_failures = num_fruitless = 0
-        while True:
-            position = len(builder.token_ids)
-            budget = min(settings.max_new_tokens - (position - start), settings.context_length - position)
-            if budget <= 0:
-                return "length"
-            sampling = Sampling(
-                max_new_tokens=budget,
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                top_k=settings.top_k,
-                stop_token_ids=self._chat.eos_ids,
-                seed=sampling_seed(settings.run_seed, task.stream, task.ordinal, task.episode, position),
+    async def cut(self, progress: Progress) -> None:
+        """Have the episode's request in flight answered as far as it is."""
+        await self._fleet.cut(progress.session)
+
+    async def _begin(
+        self, task: EpisodeTask, progress: Progress, memo: PromptMemo
+    ) -> tuple[Environment, tuple[Message, ...]]:
+        """The environment as of the turn to be sampled, and its first messages; the prompt is in `progress`."""
+        if progress.is_resumed:
+            environment = self._make_environment()
+            restored = await self._restore(environment, task, progress)
+            if restored is not None and self._render(restored, task.row, memo) == progress.builder.prompt_ids:
+                progress.is_resumed = False
+                self.counts["tokens_resumed"] += progress.num_sampled
+                return environment, restored
+            log.info(
+                "episode %d.%d starts over, %d parked tokens are dropped: %s",
+                task.ordinal,
+                task.episode,
+                progress.num_sampled,
+                "its environment cannot be restored" if restored is None else "its prompt is another one now",
             )
-            try:
-                answer = await self._fleet.generate(
-                    builder.token_ids, sampling, session=session, may_start_on=task.may_start_on
-                )
-            except ServerBusy as error:
-                num_fruitless += 1
-                if num_fruitless >= MAX_FRUITLESS:
-                    raise EpisodeFailed("server_failed", f"{num_fruitless} requests in vain: {error}") from error
-                continue
-            except (ServerUnavailable, MalformedAnswer) as error:
-                self.counts[f"answers_{error.reason}" if isinstance(error, MalformedAnswer) else "answers_lost"] += 1
-                num_failures += 1
-                if num_failures >= settings.max_attempts:
-                    raise EpisodeFailed("server_failed", f"{num_failures} attempts; the last: {error}") from error
-                log.info("episode %d.%d goes on elsewhere: %s", task.ordinal, task.episode, error)
-                continue
-            except RequestRefused as error:
-                raise EpisodeFailed("request_refused", str(error)) from error
-            builder.append_sampled(answer.token_ids, answer.logprobs, answer.spans)
-            if answer.finish_reason != "abort":
-                return answer.finish_reason
-            self.counts["answers_cut"] += 1
-            num_fruitless += 1
-            if answer.token_ids:
-                num_failures = num_fruitless = 0
-            if num_fruitless >= MAX_FRUITLESS:
-                raise EpisodeFailed("server_failed", f"{num_fruitless} requests in a row were aborted without a token")
+            self.counts["partials_restarted"] += 1
+            progress.start_over()
+        environment = self._make_environment()
+        messages = await self._ask(environment.reset(task.row, seed=self._seed(task)))
+        progress.builder.begin_row(self._render(messages, task.row, memo))
+        progress.next_turn(self._snapshot(environment))
+        return environment, messages
+
+    async def _restore(
+        self, environment: Environment, task: EpisodeTask, progress: Progress
+    ) -> tuple[Message, ...] | None:
+        """The first messages of an environment that is now as it was when `progress` was parked; None: it cannot be."""
+        seed = self._seed(task)
+        if progress.state is None:
+            # No turn was answered: after a reset with the same seed it is where it was.
+            return await self._ask(environment.reset(task.row, seed=seed)) if progress.num_turns == 0 else None
+        if not isinstance(environment, Resumable):
+            return None
+        try:
+            return await environment.restore(task.row, seed=seed, state=progress.state)
+        except AsyncrlError:
+            raise
+        except Exception:
+            # What the snapshot stands for may have died with the worker that took it.
+            log.warning("the environment of episode %d.%d was not restored", task.ordinal, task.episode, exc_info=True)
+            return None
+
+    def _snapshot(self, environment: Environment) -> Mapping[str, object] | None:
+        if not isinstance(environment, Resumable):
+            return None
+        try:
+            state = environment.snapshot()
+            return None if state is None else json_safe_map("Environment.snapshot()", state)
+        except Exception as error:
+            log.warning("the environment failed", exc_info=True)
+            raise EpisodeFailed("environment_failed", f"{type(error).__name__}: {error}") from error
+
+    def _seed(self, task: EpisodeTask) -> int:
+        return environment_seed(self._settings.run_seed, task.stream, task.ordinal, task.episode)
 
     def _render(self, messages: tuple[Message, ...], row: PromptRow, memo: PromptMemo) -> list[int]:
         if memo.messages != messages:
@@ -217,10 +175,10 @@ class EpisodePlayer:
             memo.messages = messages
         return memo.token_ids
 
-    def _continue(self, builder: TrajectoryBuilder, result: StepResult, *, cut: bool) -> None:
-        last_id = builder.token_ids[-1] if cut else None
+    def _continue(self, progress: Progress, result: StepResult, *, cut: bool) -> None:
+        last_id = progress.builder.token_ids[-1] if cut else None
         try:
-            builder.append_context(self._chat.continuation(result.messages, last_id))
+            progress.builder.append_context(self._chat.continuation(result.messages, last_id))
         except TemplateRefused as error:
             raise EpisodeFailed("prompt_refused", str(error)) from error
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from asyncrl import waits
 from asyncrl.errors import ServerError
-from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer, EpisodeTask, PromptMemo
+from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.reservation import Prompts
 from buffer import Trajectory
 
@@ -68,7 +68,7 @@ async def evaluate(player: EpisodePlayer, prompts: Prompts, *, slots: int, num_s
             row = await waits.in_thread(prompts.row, ordinal)
             task = EpisodeTask(row, "eval", ordinal, episode, may_start_on=lambda version: True, with_text=True)
             try:
-                trajectory = await player.play(task, TrajectoryBuilder(), PromptMemo())
+                trajectory = await player.play(task, Progress(), PromptMemo())
             except EpisodeFailed as error:
                 log.warning("prompt %d of the evaluation: %s", row.index, error)
                 failed.append(error)

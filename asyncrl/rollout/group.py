@@ -1,46 +1,58 @@
 """Play the episodes of one claim, keep the claim alive meanwhile, and hand the whole group in or give it back.
 
 A group leaves in exactly one of three ways: put as a whole, failed with a reason (a failure is counted), or abandoned
-(it costs nothing). A worker that dies in between loses the claim to the next one.
+(it costs nothing). What an abandoned one has is parked before, so that the ordinal's next owner goes on from it. A
+worker that dies in between loses the claim to the next one, with what it parked last.
 """
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 
 from asyncrl import waits
-from asyncrl.data.rows import PromptRow
 from asyncrl.errors import WaitTimeout
-from asyncrl.rollout.builder import TrajectoryBuilder
-from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer, EpisodeTask, PromptMemo
+from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer
+from asyncrl.rollout.members import Members
 from asyncrl.rollout.pacing import Slots
-from asyncrl.rollout.seeds import Stream
-from buffer import Fenced, Group, ReplayBuffer, Trajectory
-from buffer.answers import Claim
+from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.work import Work
+from buffer import Fenced, Group, Trajectory
 
 log = logging.getLogger(__name__)
 
+DOOMED = "doomed"  # the ledger's reason for a group that can no longer be consumed in time
+
 
 @dataclass(frozen=True)
-class Work:
-    """A claim with its prompt. `ledger` is the run's, or that of the evaluation that the claim is of."""
+class GroupSettings:
+    """How claims are kept, and when groups are parked.
 
-    ledger: ReplayBuffer
-    claim: Claim
-    row: PromptRow
-    stream: Stream
-    group_size: int
+    Attributes:
+        renew_every_s: seconds between two renewals of a claim.
+        park_every_s: seconds between two looks whether there is something new to park; None: never.
+        parks_when_given_back: whether a group that is not to be finished is parked.
+        cut_timeout_s: seconds that servers get to give back what they have of a group that is halted.
+    """
+
+    renew_every_s: float
+    park_every_s: float | None = None
+    parks_when_given_back: bool = True
+    cut_timeout_s: float = 5.0
 
 
 class GroupPlayer:
     """Plays groups; the episodes of all of them share the slots. `counts` has what became of them, by name."""
 
-    def __init__(self, player: EpisodePlayer, slots: Slots, *, renew_every_s: float) -> None:
-        self._player, self._slots, self._renew_every_s = player, slots, renew_every_s
+    def __init__(self, player: EpisodePlayer, slots: Slots, settings: GroupSettings) -> None:
+        self._player, self._slots, self._settings = player, slots, settings
+        self._halted = asyncio.Event()
         self.counts: Counter[str] = Counter()
+
+    def halt(self) -> None:
+        """Have every group that is not complete stopped where it is, parked and given back."""
+        self._halted.set()
 
     async def play(self, work: Work) -> str:
         """Play one group to its end. Whoever cancels it gives the claim back (Reservations.close).
@@ -48,75 +60,73 @@ class GroupPlayer:
         Returns:
             What became of it: ready, stale, dead, waiting (it failed), fenced, given_up, or why it was not finished.
         """
-        claim, ledger = work.claim, work.ledger
-        older = asyncio.Event()
-        builders = [TrajectoryBuilder(on_older=older.set) for _ in range(work.group_size)]
-        memo = PromptMemo()
-        episodes = [asyncio.create_task(self._episode(work, i, builder, memo)) for i, builder in enumerate(builders)]
+        members = Members(work, self._player, self._slots, self.counts)
+        parking = Parking(work.ledger, work.claim, work.row.data_source, members.progress, self.counts)
         try:
-            outcome = await self._to_the_end(work, episodes, self._keep(work, builders, older))
+            outcome = await self._to_the_end(work, members, parking)
         except Fenced as error:
-            log.warning("group %s is dropped: %s", claim.gid, error)
+            log.warning("group %s is dropped: %s", work.claim.gid, error)
             outcome = "fenced"
         except EpisodeFailed as error:
-            log.warning("group %s failed: %s", claim.gid, error)
+            log.warning("group %s failed: %s", work.claim.gid, error)
             self.counts[f"failed_{error.reason}"] += 1
-            outcome = await self._fail(work, error)
-        except WaitTimeout as error:
-            log.warning("group %s is given back, which costs its prompt nothing: %s", claim.gid, error)
-            await waits.in_thread(ledger.abandon, claim)
-            outcome = "given_up"
+            outcome = await self._fail(work, parking, error.reason, error.message)
+        except asyncio.CancelledError:
+            work.remains.unparked = parking.unparked()
+            raise
         except Exception as error:
             # A fault of ours: the claim must not wait for its deadline, and the worker must not go on.
-            with suppress(Fenced):
-                await waits.in_thread(ledger.fail, claim, "worker_error", f"{type(error).__name__}: {error}")
+            await self._fail(work, parking, "worker_error", f"{type(error).__name__}: {error}")
             raise
         finally:
-            await _cancel(episodes)
+            await members.end()
         self.counts[f"groups_{outcome}"] += 1
         return outcome
 
-    async def _episode(self, work: Work, index: int, builder: TrajectoryBuilder, memo: PromptMemo) -> Trajectory:
-        task = EpisodeTask(
-            work.row,
-            work.stream,
-            work.claim.ordinal,
-            index,
-            work.claim.may_start_on,
-            with_text=work.stream == "eval",
-        )
-        async with self._slots.slot():
-            trajectory = await self._player.play(task, builder, memo)
-        self.counts["episodes"] += 1
-        self.counts["sampled_tokens"] += trajectory.num_sampled
-        self.counts["rewards_failed"] += trajectory.reward is None
-        return trajectory
-
-    async def _to_the_end(
-        self, work: Work, episodes: list[asyncio.Task[Trajectory]], keeping: Coroutine[None, None, str]
-    ) -> str:
-        keeper, playing = asyncio.create_task(keeping), asyncio.create_task(_all_of(episodes))
+    async def _to_the_end(self, work: Work, members: Members, parking: Parking) -> str:
+        over = asyncio.Event()
+        keeper = asyncio.create_task(self._keep(work, members))
+        parker = asyncio.create_task(self._park_often(work, parking, over))
+        playing = asyncio.create_task(self._play(members, parking))
+        halting = asyncio.create_task(self._halted.wait())
+        tasks = (keeper, parker, playing, halting)
         try:
-            await asyncio.wait((keeper, playing), return_when=asyncio.FIRST_COMPLETED)
-            if not playing.done():
-                log.info("group %s is not finished: %s", work.claim.gid, keeper.result())
-                await waits.in_thread(work.ledger.abandon, work.claim)
-                return keeper.result()
-            trajectories = playing.result()  # raises what ended an episode
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            reason = _why_not(playing, keeper, parker)
+            # A park that is under way ends first: after the put it would find the claim gone.
+            over.set()
+            await parker
+            if reason:
+                log.info("group %s is not finished: %s", work.claim.gid, reason)
+                await self._stop(work, members, parking, reason)
         finally:
-            keeper.cancel()
-            playing.cancel()
-            await asyncio.gather(keeper, playing, return_exceptions=True)
-        group = Group(
-            ordinal=work.claim.ordinal,
-            attempt=work.claim.attempt,
-            data_source=work.row.data_source,
-            trajectories=trajectories,
-            extra_info={"index": work.row.index},
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        if not reason:
+            return await self._put(work, playing.result())
+        await waits.in_thread(
+            work.ledger.abandon, work.claim, sampled=parking.unparked(), data_source=work.row.data_source
         )
-        return await waits.in_thread(work.ledger.put, work.claim, group)
+        return reason
 
-    async def _keep(self, work: Work, builders: list[TrajectoryBuilder], older: asyncio.Event) -> str:
+    async def _play(self, members: Members, parking: Parking) -> tuple[Trajectory, ...]:
+        await parking.resume()
+        return await members.play()
+
+    async def _stop(self, work: Work, members: Members, parking: Parking, reason: str) -> None:
+        """Stop the group where it is, and park it if somebody may go on from there."""
+        if reason == DOOMED:
+            await members.end()
+            await parking.forget()  # else it would be doomed again in the next hands
+        elif self._settings.parks_when_given_back and work.stream == "train":
+            await members.halt(self._settings.cut_timeout_s)
+            if parking.is_behind:
+                await parking.park()
+        else:
+            await members.end()
+
+    async def _keep(self, work: Work, members: Members) -> str:
         """Renew the claim until cancelled; the reason, when the group is not to be finished.
 
         At once when the group's oldest version is known: a lease waits only for groups whose age it knows.
@@ -125,36 +135,70 @@ class GroupPlayer:
         while True:
             # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with the event.
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._renew_every_s):
-                    while _oldest(builders) == told:
-                        older.clear()
-                        await older.wait()
-            told = _oldest(builders)
-            answer = await waits.in_thread(work.ledger.renew, work.claim, told)
+                async with asyncio.timeout(self._settings.renew_every_s):
+                    while members.oldest_version == told:
+                        members.older.clear()
+                        await members.older.wait()
+            told = members.oldest_version
+            answer = await waits.in_thread(work.ledger.renew, work.claim, told, members.num_sampled)
             if not answer.go_on:
                 return answer.reason
 
-    async def _fail(self, work: Work, error: EpisodeFailed) -> str:
+    async def _park_often(self, work: Work, parking: Parking, over: asyncio.Event) -> None:
+        """Park what is new, again and again until `over`. Held-out prompts are short work: they start again."""
+        every_s = self._settings.park_every_s if work.stream == "train" else None
+        while not over.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(every_s):
+                    await over.wait()
+            if not over.is_set() and parking.is_behind:
+                await parking.park()
+
+    async def _put(self, work: Work, trajectories: tuple[Trajectory, ...]) -> str:
+        group = Group(
+            ordinal=work.claim.ordinal,
+            attempt=work.claim.attempt,
+            data_source=work.row.data_source,
+            trajectories=trajectories,
+            extra_info={"index": work.row.index},
+        )
+        putting = asyncio.ensure_future(waits.in_thread(work.ledger.put, work.claim, group))
+        work.remains.is_handed_in = True
         try:
-            return await waits.in_thread(work.ledger.fail, work.claim, error.reason, error.message)
+            return await asyncio.shield(putting)
+        except asyncio.CancelledError:
+            # The call cannot be taken back; to give the claim back meanwhile would lose a whole group.
+            await asyncio.wait((putting,))
+            if (error := putting.exception()) is not None:
+                log.error("group %s was not handed in: %s", work.claim.gid, error)
+            raise
+
+    async def _fail(self, work: Work, parking: Parking, reason: str, message: str) -> str:
+        try:
+            return await waits.in_thread(
+                work.ledger.fail,
+                work.claim,
+                reason,
+                message,
+                sampled=parking.sampled(),
+                data_source=work.row.data_source,
+            )
         except Fenced:
             return "fenced"
 
 
-async def _all_of(episodes: list[asyncio.Task[Trajectory]]) -> tuple[Trajectory, ...]:
-    """The trajectories of all episodes, or what ended the first that failed."""
-    done, _ = await asyncio.wait(episodes, return_when=asyncio.FIRST_EXCEPTION)
-    for task in done:
-        task.result()
-    return tuple(task.result() for task in episodes)
-
-
-def _oldest(builders: list[TrajectoryBuilder]) -> int | None:
-    return min((b.oldest_version for b in builders if b.oldest_version is not None), default=None)
-
-
-async def _cancel(tasks: list[asyncio.Task[Trajectory]]) -> None:
-    """End what still runs; what it raises meanwhile belongs to a group that has its outcome already."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+def _why_not(
+    playing: asyncio.Task[tuple[Trajectory, ...]], keeper: asyncio.Task[str], parker: asyncio.Task[None]
+) -> str:
+    """Why the group is not to be finished; empty: it is whole. Raises what ended it."""
+    if playing.done():
+        if isinstance(error := playing.exception(), WaitTimeout):
+            log.warning("a group is given back, which costs its prompt nothing: %s", error)
+            return "given_up"
+        playing.result()
+        return ""
+    if keeper.done():
+        return keeper.result()
+    if parker.done():
+        parker.result()
+    return "halted"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from asyncrl.data.rows import PromptRow
-from asyncrl.rollout.group import Work
 from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.seeds import Stream
+from asyncrl.rollout.work import Work
 from buffer import ReplayBuffer
 from buffer.answers import Claim, NotAdmitted
 
@@ -90,7 +90,8 @@ class Reservations:
         with self._lock:
             self._closed = True
             for work in self._held.values():
-                work.ledger.abandon(work.claim)
+                if not work.remains.is_handed_in:
+                    work.ledger.abandon(work.claim, sampled=work.remains.unparked, data_source=work.row.data_source)
             self._held.clear()
 
     def _attempt(self) -> Work | None:

@@ -9,13 +9,14 @@ _STREAMS: dict[str, int] = {"train": 0, "eval": 1, "environment": 2}
 _BITS = 63  # servers keep seeds in signed 64-bit integers
 
 
-def sampling_seed(run_seed: int, stream: Stream, ordinal: int, episode: int, num_tokens: int) -> int:
-    """Seed of one generation request, in [0, 2**63).
+def sampling_seed(run_seed: int, stream: Stream, ordinal: int, episode: int, row: int = 0) -> int:
+    """Seed of the generation requests of one row of an episode, in [0, 2**63).
 
-    It depends on the tokens so far and not on the attempt: a retry draws what the first try drew, and what comes after
-    a cut answer is drawn from a seed of its own.
+    A server draws by seed and position (the local engine always, SGLang in its deterministic mode), so a request that
+    continues a cut answer, here or by the ordinal's next owner, draws what the uncut one would have drawn; and so does
+    a retry. Positions begin anew with a row, hence its number.
     """
-    return _hash(run_seed, _STREAMS[stream], ordinal, episode, num_tokens)
+    return _hash(run_seed, _STREAMS[stream], ordinal, episode, row)
 
 
 def environment_seed(run_seed: int, stream: Stream, ordinal: int, episode: int) -> int:

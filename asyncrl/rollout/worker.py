@@ -5,8 +5,8 @@ consumes  prompts, by ordinals that buffer admits   waits for     admission: the
 produces  groups of trajectories, to buffer         waits for     a server at the claim's version
                                                     unblocked by  inference.host, acknowledge
 
-A graceful stop reserves nothing more and finishes what is in flight, up to a deadline; the rest is given back at no
-cost. Cancelling `run` gives everything back at once.
+A graceful stop reserves nothing more and finishes what is in flight, up to a deadline or until it is told to hurry;
+the rest is parked and given back at no cost. Cancelling `run` gives everything back at once, without parking.
 """
 
 import asyncio
@@ -18,13 +18,15 @@ from dataclasses import dataclass
 from asyncrl import waits
 from asyncrl.inference.fleet import Fleet
 from asyncrl.rollout.episode import EpisodePlayer
-from asyncrl.rollout.group import GroupPlayer, Work
+from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.reservation import Prompts, Reservations, Stopped
+from asyncrl.rollout.work import Work
 from buffer import ReplayBuffer
 
 ADMISSION = "worker waits for admission"
 FINISH = "worker finishes its groups"
+PARK = "worker parks its groups"
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +37,9 @@ class WorkerSettings:
 
     Attributes:
         slots: episodes played at once.
-        renew_every_s: seconds between two renewals of a claim.
-        stop_timeout_s: seconds that a graceful stop gives to groups in flight.
+        groups: how claims are kept, and when groups are parked.
+        stop_timeout_s: seconds that a graceful stop gives to groups in flight to finish.
+        park_timeout_s: seconds that it then gives to the others to be parked and given back.
         sweep_every_s: seconds between two looks for claims of the dead, while not admitted.
         report_every_s: seconds between two reports of facts.
         admission_wait_s: seconds without admission after which the worker gives up (exit code 75).
@@ -44,8 +47,9 @@ class WorkerSettings:
     """
 
     slots: int
-    renew_every_s: float
+    groups: GroupSettings
     stop_timeout_s: float
+    park_timeout_s: float
     sweep_every_s: float
     report_every_s: float = 2.0
     admission_wait_s: float = 7 * 86400.0
@@ -78,14 +82,16 @@ class Worker:
         self._buffer, self._fleet, self._player = buffer, fleet, player
         self._train, self._held_out, self._settings = train, held_out, settings
         self._slots = Slots(settings.slots)
-        self._groups = GroupPlayer(player, self._slots, renew_every_s=settings.renew_every_s)
+        self._groups = GroupPlayer(player, self._slots, settings.groups)
         self._reported = (time.monotonic(), 0)
         self._reservations: Reservations | None = None
         self._ended = asyncio.Event()
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, hurry: asyncio.Event | None = None) -> None:
         """Play until `stop` is set. A run that is stopped or paused admits nobody, and a resumed one goes on.
 
+        Args:
+            hurry: once it is set too, groups get no time to finish: they are parked where they are.
         Raises:
             WaitTimeout: not admitted for `admission_wait_s`.
             ServerLost: the buffer's server is gone.
@@ -97,7 +103,7 @@ class Worker:
                     tasks.create_task(self._fleet.run(self._ended)),
                     tasks.create_task(self._report_often()),
                 ]
-                await self._play_until(stop, tasks)
+                await self._play_until(stop, hurry or asyncio.Event(), tasks)
                 self._ended.set()
                 for task in background:
                     task.cancel()
@@ -109,7 +115,7 @@ class Worker:
             await self._fleet.close()
         await self._report()
 
-    async def _play_until(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+    async def _play_until(self, stop: asyncio.Event, hurry: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         self._reservations = reservations = await waits.in_thread(
             lambda: Reservations(
                 self._buffer,
@@ -129,7 +135,7 @@ class Worker:
             playing.add(task)
             task.add_done_callback(playing.discard)
         self._slots.close()
-        await self._finish(playing)
+        await self._finish(playing, hurry)
 
     async def _play(self, work: Work, reservations: Reservations) -> None:
         await self._groups.play(work)
@@ -149,13 +155,17 @@ class Worker:
         await stop.wait()
         self._slots.close()
 
-    async def _finish(self, playing: set[asyncio.Task[None]]) -> None:
+    async def _finish(self, playing: set[asyncio.Task[None]], hurry: asyncio.Event) -> None:
+        """Let groups finish, then have the late ones parked; what still runs after that is cancelled."""
         if not playing:
             return
         with waits.timed(FINISH, lambda: f"{len(playing)} groups are in flight"):
-            _, late = await asyncio.wait(playing, timeout=self._settings.stop_timeout_s)
+            late = await _still_running(playing, self._settings.stop_timeout_s, hurry)
         if late:
-            log.warning("%s: %d groups were not finished in time and are given back", self.name, len(late))
+            log.warning("%s: %d groups were not finished in time; they are parked and given back", self.name, len(late))
+            self._groups.halt()
+            with waits.timed(PARK, lambda: f"{len(playing)} groups are in flight"):
+                _, late = await asyncio.wait(late, timeout=self._settings.park_timeout_s)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
@@ -172,7 +182,7 @@ class Worker:
 
     def facts(self) -> dict[str, float | str]:
         """What this worker has done and waits for, for people; the rate is since the call before."""
-        now, tokens = time.monotonic(), self._groups.counts["sampled_tokens"]
+        now, tokens = time.monotonic(), self._player.counts["sampled_tokens"]
         before, tokens_before = self._reported
         self._reported = (now, tokens)
         refusal = self._reservations.refusal if self._reservations is not None else None
@@ -184,6 +194,20 @@ class Worker:
             **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
             **{f"wait/{name}": spent_s for name, spent_s in waits.seconds().items()},
         }
+
+
+async def _still_running(
+    tasks: set[asyncio.Task[None]], timeout_s: float, hurry: asyncio.Event
+) -> set[asyncio.Task[None]]:
+    """Wait until all tasks are done, `timeout_s` seconds have passed or `hurry` is set; those that are not done."""
+    tasks = set(tasks)
+    ends = asyncio.ensure_future(asyncio.wait(tasks)), asyncio.create_task(hurry.wait())
+    try:
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for end in ends:
+            end.cancel()
+    return {task for task in tasks if not task.done()}
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

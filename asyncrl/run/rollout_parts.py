@@ -54,6 +54,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         context_length=config.inference.context_length,
         max_prompt_tokens=config.data.max_prompt_tokens,
         truncation=config.data.truncation,
+        chunk_tokens=rollout.partials.chunk_tokens,
     )
     return RolloutParts(
         fleet=fleet,

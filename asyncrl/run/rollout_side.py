@@ -1,11 +1,14 @@
 """The rollout side of one machine: a host per server and the workers, started, restarted and stopped in order."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.cluster import Child, LocalCluster
 from asyncrl.config import Config
 from asyncrl.errors import ProcessDied
 from asyncrl.placement import Placement
+from asyncrl.run.signals import PREEMPTED
 
 FOR_THE_USER = (2, 3, 4)
 """Exit codes of errors that a restart would repeat: configuration, data, machine, a server that cannot work."""
@@ -66,9 +69,23 @@ class RolloutSide:
             happened.append(f"{reason}; started again ({self._restarts} of {self._config.inference.max_restarts})")
         return happened
 
-    async def stop(self) -> None:
-        """Workers first, so that they can finish or give back groups while servers still answer; then the hosts."""
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """Workers first, so that they can finish or park groups while servers still answer; then the hosts.
+
+        Args:
+            hurry: a preemption notice, before or during the stop, which workers are told of.
+        """
         workers = [child for name, child in self._children.items() if self._roles[name][0] == "rollout-worker"]
-        await self._cluster.stop(workers)
+        telling = asyncio.create_task(_pass_on(hurry or asyncio.Event(), workers))
+        try:
+            await self._cluster.stop(workers)
+        finally:
+            telling.cancel()
         await self._cluster.stop([child for child in self._children.values() if child not in workers])
         self._children.clear()
+
+
+async def _pass_on(hurry: asyncio.Event, workers: Sequence[Child]) -> None:
+    await hurry.wait()
+    for child in workers:
+        child.send(PREEMPTED)

@@ -6,6 +6,7 @@ import os
 
 from asyncrl.config import Config
 from asyncrl.inference.board import LogBoard
+from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.worker import Worker, WorkerSettings
 from asyncrl.run.connections import URL, open_buffer
 from asyncrl.run.handover import read_config
@@ -22,7 +23,8 @@ def main(args: argparse.Namespace) -> int:
 
 async def _play(config: Config, name: str) -> None:
     url = os.environ[URL]
-    stop = stop_event()
+    hurry = asyncio.Event()
+    stop = stop_event(hurry=hurry)
     with open_buffer(config, url) as buffer:
         parts = make_parts(config, LogBoard(open_log(url, config.run.name)), config.model.path)
         await parts.rewards.start()
@@ -33,14 +35,27 @@ async def _play(config: Config, name: str) -> None:
             player=parts.player,
             train=parts.train,
             held_out=parts.held_out,
-            settings=WorkerSettings(
-                slots=config.rollout.slots,
-                renew_every_s=config.buffer.renew_every_s,
-                stop_timeout_s=config.cluster.stop_timeout_s / 2,  # the rest is for giving back and leaving
-                sweep_every_s=config.buffer.claim_s / 2,
-            ),
+            settings=settings_of(config),
         )
         try:
-            await worker.run(stop)
+            await worker.run(stop, hurry)
         finally:
             parts.rewards.close()
+
+
+def settings_of(config: Config) -> WorkerSettings:
+    """The bounds of a worker of this run."""
+    partials, stop_s = config.rollout.partials, config.cluster.stop_timeout_s
+    return WorkerSettings(
+        slots=config.rollout.slots,
+        groups=GroupSettings(
+            renew_every_s=config.buffer.renew_every_s,
+            park_every_s=partials.interval_s,
+            parks_when_given_back=partials.on_stop,
+            cut_timeout_s=stop_s / 8,
+        ),
+        # What is left after both is for giving back and leaving.
+        stop_timeout_s=stop_s / 2,
+        park_timeout_s=stop_s / 4,
+        sweep_every_s=config.buffer.claim_s / 2,
+    )

@@ -49,7 +49,8 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
         shares_devices=False,
     )
     side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement)
-    stop = stop_event(at_once=cluster.kill)
+    hurry = asyncio.Event()
+    stop = stop_event(at_once=cluster.kill, hurry=hurry)
     # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.
     mark = await waits.in_thread(buffer.stop_mark)
     side.start()
@@ -60,8 +61,8 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
                     view.message(event)
                 view.update(await waits.in_thread(buffer.reports))
                 await waits.pause("rollout supervisor's beat", BEAT_S)
-            view.message("stopping: groups in flight are finished or given back")
-            await side.stop()
+            view.message("stopping: groups in flight are finished, or parked and given back")
+            await side.stop(hurry)
     finally:
         cluster.kill()
     return 0

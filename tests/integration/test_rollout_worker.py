@@ -14,6 +14,7 @@ from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.inference.fleet import Fleet
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.reservation import Prompts
 from asyncrl.rollout.worker import Worker, WorkerSettings
@@ -61,7 +62,14 @@ def make_worker(cluster: RolloutCluster, buffer: ReplayBuffer, fleet: Fleet, rew
         player=EpisodePlayer(chat, fleet, lambda: ENVIRONMENTS["single_turn"](deps), settings),
         train=Prompts(rows, PromptOrder(len(rows), 0, True), GROUP_SIZE),
         held_out=Prompts(rows[:2], PromptOrder(2, 0, False), 1),
-        settings=WorkerSettings(slots=16, renew_every_s=0.2, stop_timeout_s=20.0, sweep_every_s=1.0, recheck_s=0.1),
+        settings=WorkerSettings(
+            slots=16,
+            groups=GroupSettings(renew_every_s=0.2),
+            stop_timeout_s=20.0,
+            park_timeout_s=5.0,
+            sweep_every_s=1.0,
+            recheck_s=0.1,
+        ),
     )
 
 

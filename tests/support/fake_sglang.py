@@ -1,7 +1,7 @@
 """A small inference server with SGLang's routes and answer shapes, whose misbehaviour a test can order.
 
-It samples from no model: token k of a request is a pure function of its ids, its seed and k, so an answer cut in two
-and continued, or asked of another server, can be told from one that was not. It runs in a thread with its own loop.
+It samples from no model: a token is a pure function of the request's seed and the token's position, so an answer that
+was cut and continued, or asked of another server, equals one that was not. It runs in a thread with its own loop.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ Reply = tuple[int, object]
 
 
 def token(seed: int, position: int) -> int:
-    """Token that a request with `seed` draws `position` tokens after its input."""
+    """Token that a request with `seed` draws at `position` of its sequence."""
     return 3 + (seed * 31 + position * 7 + (seed >> 5)) % (VOCAB - 3)
 
 
@@ -32,6 +32,7 @@ class FakeServer:
 
     port: int = 0
     answer_tokens: int = 4
+    ends_at: int | None = None  # length of the sequence at which every answer ends, in place of answer_tokens
     max_running: int = 1000
     label: str = "default"
     key: str | None = None
@@ -159,8 +160,9 @@ class FakeServer:
     def answer(self, body: dict[str, Any], verdict: str) -> dict[str, Any]:
         sampling, ids = body["sampling_params"], body["input_ids"]
         most = sampling["max_new_tokens"]
-        wanted = self.answer_tokens if verdict == "go" else max(0, self.answer_tokens // 2)
-        out = [token(sampling["sampling_seed"], index) for index in range(min(wanted, most))]
+        whole = self.answer_tokens if self.ends_at is None else max(0, self.ends_at - 1 - len(ids))
+        wanted = whole if verdict == "go" else whole // 2
+        out = [token(sampling["sampling_seed"], len(ids) + index) for index in range(min(wanted, most))]
         finish: dict[str, Any] = {"type": "length", "length": most}
         if verdict == "abort":
             finish = {"type": "abort", "message": "Aborted"}
@@ -198,6 +200,8 @@ class FakeServer:
         return 200, {"message": "", "status": "ok"}
 
     def do_abort_request(self, body: Any) -> Reply:
+        if not body["abort_all"] and body["rid"] not in self.running:
+            return 200, b""  # by prefix, but only where the id itself is known
         for rid, future in self.running.items():
             if (body["abort_all"] or rid.startswith(body["rid"])) and not future.done():
                 future.set_result("abort")  # type: ignore[union-attr]  # asyncio's, made in generate

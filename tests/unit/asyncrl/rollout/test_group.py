@@ -8,10 +8,11 @@ import pytest
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import Reward
-from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodePlayer, EpisodeTask, PromptMemo
-from asyncrl.rollout.group import GroupPlayer, Work
+from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
+from asyncrl.rollout.progress import Progress
+from asyncrl.rollout.work import Work
 from buffer import BufferConfig, ReplayBuffer, Span, Trajectory
 from buffer.answers import Claim
 from buffer.versions import pack
@@ -35,12 +36,12 @@ class TimedPlayer:
     def __init__(self, before: int, after: int) -> None:
         self._before, self._after = before, after
 
-    async def play(self, task: EpisodeTask, builder: TrajectoryBuilder, memo: PromptMemo) -> Trajectory:
-        builder.begin_row([1])
+    async def play(self, task: EpisodeTask, progress: Progress, memo: PromptMemo) -> Trajectory:
+        progress.builder.begin_row([1])
         await Turns(self._before * task.episode)
-        builder.append_sampled([5], [-0.5], [Span(pack(1, 7 - task.episode), 70, 1)])  # ever older
+        progress.builder.append_sampled([5], [-0.5], [Span(pack(1, 7 - task.episode), 70, 1)])  # ever older
         await Turns(self._after)
-        return builder.finish(Reward(1.0), finish_reason="stop", num_turns=1, extra_info={})
+        return progress.finish(Reward(1.0), finish_reason="stop", num_turns=1, extra_info={})
 
 
 @pytest.mark.parametrize("before", range(5))
@@ -52,7 +53,9 @@ async def test_no_group_is_lost_between_its_last_token_and_the_end_of_its_renewa
     for after in range(8):
         claim = buffer.reserve("worker")
         assert isinstance(claim, Claim)
-        player = GroupPlayer(cast(EpisodePlayer, TimedPlayer(before, after)), Slots(8), renew_every_s=15.0)
+        player = GroupPlayer(
+            cast(EpisodePlayer, TimedPlayer(before, after)), Slots(8), GroupSettings(renew_every_s=15.0)
+        )
         playing = asyncio.create_task(player.play(Work(buffer, claim, row, "train", 3)))
         done, _ = await asyncio.wait((playing,), timeout=5.0)
         assert done, f"a group that ends {after} turns of the loop after its last token is stuck"

@@ -10,12 +10,12 @@ def test_a_seed_is_a_function_of_its_place_and_fits_the_servers_integer() -> Non
 
 def test_every_part_of_the_place_changes_the_seed() -> None:
     places = [
-        sampling_seed(run, stream, ordinal, episode, tokens)
+        sampling_seed(run, stream, ordinal, episode, row)
         for run in (0, 1)
         for stream in ("train", "eval")
         for ordinal in (0, 1)
         for episode in (0, 1)
-        for tokens in (0, 1)
+        for row in (0, 1)
     ]
     others = [environment_seed(run, "train", ordinal, 0) for run in (0, 1) for ordinal in (0, 1)]
     assert len({*places, *others}) == len(places) + len(others)

@@ -1,170 +1,35 @@
 """The worker over a buffer in memory and servers that misbehave on order."""
 
 import asyncio
-import gc
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from asyncrl import waits
-from asyncrl.data.rows import PromptRow
-from asyncrl.envs.base import Message, Reward, StepResult
+from asyncrl.envs.base import Reward, StepResult
 from asyncrl.inference.batching import MAX_TOKENS
-from asyncrl.inference.board import FixedBoard
-from asyncrl.inference.client import ServerClient
-from asyncrl.inference.fleet import Fleet, FleetLimits
-from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.prompts import PromptOrder
-from asyncrl.rollout.reservation import Prompts
-from asyncrl.rollout.worker import ADMISSION, FINISH, Worker, WorkerSettings
-from buffer import BufferConfig, Group, ReplayBuffer
+from asyncrl.rollout.worker import ADMISSION, FINISH
+from buffer import BufferConfig, Group, StalenessConfig
 from buffer.answers import Leased
 from buffer.versions import pack
-from tests.support.char_chat import CharChat
 from tests.support.event_loop import in_event_loop
-from tests.support.fake_sglang import DROP, VOCAB, FakeServer, running_fake
+from tests.support.fake_sglang import DROP
+from tests.support.worker_cluster import GROUP, Scored, WorkerCluster, until, worker_cluster
 
-GROUP = 3
-
-
-class Scored:
-    """An environment of one turn whose reward the test chooses."""
-
-    def __init__(self, score: Callable[[PromptRow, str], Reward]) -> None:
-        self._score = score
-
-    async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:
-        self._row = row
-        return row.messages
-
-    async def step(self, text: str, finish_reason: str) -> StepResult:
-        return StepResult(done=True, reward=self._score(self._row, text))
-
-
-def rows(count: int, source: str) -> list[PromptRow]:
-    return [PromptRow(i, source, ({"role": "user", "content": str(i)},), None, {}) for i in range(count)]
-
-
-async def until(condition: Callable[[], bool], why: Callable[[], str] = str) -> None:
-    """Wait until something that is no event holds."""
-    await waits.until("test", lambda: condition() or None, why=why, deadline_s=20.0, recheck_s=0.01)
-
-
-class Cluster:
-    """A buffer with a trainer's branch, servers, and workers to start."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self.now_ms = 1_000_000
-        self.buffer = ReplayBuffer.in_memory("run", BufferConfig(), clock=lambda: self.now_ms)
-        self._stack = stack
-        self.servers: list[FakeServer] = []
-        self.score: Callable[[PromptRow, str], Reward] = lambda row, text: Reward(1.0)
-        self.branch = 0
-
-    def server(self, **settings: Any) -> FakeServer:
-        self.servers.append(self._stack.enter_context(running_fake(**settings)))
-        return self.servers[-1]
-
-    def train(self, *, limit: int = 0, per_version: int = 2) -> None:
-        self.branch = self.buffer.recover("nonce", None, number=0, limit=limit, groups_per_version=per_version)
-
-    def worker(
-        self, *, slots: int = 8, stop_timeout_s: float = 10.0, renew_every_s: float = 15.0, max_new_tokens: int = 8
-    ) -> Worker:
-        fleet = Fleet(
-            FixedBoard([server.url for server in self.servers]),
-            lambda url: ServerClient(url, vocab_size=VOCAB),
-            FleetLimits(request_timeout_s=10.0, server_wait_s=10.0),
-        )
-        settings = EpisodeSettings(
-            run_seed=0,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=-1,
-            max_new_tokens=max_new_tokens,
-            max_turns=1,
-            max_attempts=2,
-            context_length=128,
-            max_prompt_tokens=60,
-            truncation="error",
-        )
-        player = EpisodePlayer(CharChat(), fleet, lambda: Scored(lambda row, text: self.score(row, text)), settings)
-        return Worker(
-            name="worker-0",
-            buffer=self.buffer,
-            fleet=fleet,
-            player=player,
-            train=Prompts(rows(10, "train"), PromptOrder(10, 0, True), GROUP),
-            held_out=Prompts(rows(2, "held_out"), PromptOrder(2, 0, False), 1),
-            settings=WorkerSettings(
-                slots=slots,
-                renew_every_s=renew_every_s,
-                stop_timeout_s=stop_timeout_s,
-                sweep_every_s=0.0,
-                report_every_s=0.05,
-                recheck_s=0.02,
-            ),
-        )
-
-    @asynccontextmanager
-    async def working(self, **settings: Any) -> AsyncIterator[tuple[Worker, asyncio.Event]]:
-        """A worker that runs during the block and is stopped after it."""
-        worker, stop = self.worker(**settings), asyncio.Event()
-        running = asyncio.create_task(worker.run(stop))
-        try:
-            yield worker, stop
-        finally:
-            stop.set()
-            await running
-
-    async def lease(self, count: int, step: int = 0, number: int = 0) -> list[Group]:
-        """Wait for a batch, as the trainer does."""
-        hints = self.buffer.hints("ready")
-
-        def attempt() -> Leased | None:
-            answer = self.buffer.lease(self.branch, number, step, count)
-            return answer if isinstance(answer, Leased) else None
-
-        leased = await waits.until("test", attempt, why=str, wake=hints.wait, deadline_s=20.0)
-        return [self.buffer.fetch(entry) for entry in leased.entries]
-
-    async def counted(self, **expected: int) -> None:
-        """Wait until the states of the ledger are these."""
-
-        def as_expected() -> bool:
-            counts = self.buffer.counts()
-            return all(counts[state] == number for state, number in expected.items())
-
-        await until(as_expected, lambda: str(self.buffer.counts()))
-
-
-class Complaints(logging.Handler):
-    """What asyncio says about tasks and futures that nobody looked after."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+RENEW_OFTEN = GroupSettings(renew_every_s=0.02)
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    complaints = Complaints()
-    logging.getLogger("asyncio").addHandler(complaints)
-    with ExitStack() as stack:
-        yield Cluster(stack)
-    gc.collect()  # a forgotten future complains when it is collected
-    logging.getLogger("asyncio").removeHandler(complaints)
-    assert complaints.texts == []
+def cluster() -> Iterator[WorkerCluster]:
+    with worker_cluster() as made:
+        yield made
 
 
 @in_event_loop
-async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(cluster: Cluster) -> None:
+async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(cluster: WorkerCluster) -> None:
     server = cluster.server()
     cluster.score = lambda row, text: Reward(float(row.index), None, {"length": float(len(text))})
     cluster.train()
@@ -183,13 +48,13 @@ async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(clust
 
 
 @in_event_loop
-async def test_the_same_run_again_draws_the_same_tokens_with_other_workers_and_slots(cluster: Cluster) -> None:
+async def test_the_same_run_again_draws_the_same_tokens_with_other_workers_and_slots(cluster: WorkerCluster) -> None:
     cluster.server()
     cluster.train()
     async with cluster.working(slots=1):
         first = await cluster.lease(2)
     with ExitStack() as stack:
-        again = Cluster(stack)
+        again = WorkerCluster(stack, BufferConfig(), StalenessConfig())
         again.server()
         again.server()
         again.train()
@@ -203,7 +68,7 @@ async def test_the_same_run_again_draws_the_same_tokens_with_other_workers_and_s
 
 
 @in_event_loop
-async def test_before_a_trainer_the_worker_waits_and_says_why_then_starts_at_once(cluster: Cluster) -> None:
+async def test_before_a_trainer_the_worker_waits_and_says_why_then_starts_at_once(cluster: WorkerCluster) -> None:
     cluster.server()
     async with cluster.working() as (worker, _):
         await until(lambda: any(wait.name == ADMISSION for wait in waits.active()))
@@ -218,7 +83,7 @@ async def test_before_a_trainer_the_worker_waits_and_says_why_then_starts_at_onc
 
 
 @in_event_loop
-async def test_a_straggler_holds_one_slot_and_the_next_prompt_gets_the_others(cluster: Cluster) -> None:
+async def test_a_straggler_holds_one_slot_and_the_next_prompt_gets_the_others(cluster: WorkerCluster) -> None:
     server = cluster.server()
     cluster.train(per_version=3)
     server.script.append("hold")
@@ -229,7 +94,7 @@ async def test_a_straggler_holds_one_slot_and_the_next_prompt_gets_the_others(cl
 
 
 @in_event_loop
-async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(cluster: Cluster) -> None:
+async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(cluster: WorkerCluster) -> None:
     dying = cluster.server()
     cluster.server()
     cluster.train()
@@ -241,7 +106,7 @@ async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(clu
 
 
 @in_event_loop
-async def test_an_outage_fails_the_group_which_is_played_again_and_is_never_an_answer(cluster: Cluster) -> None:
+async def test_an_outage_fails_the_group_which_is_played_again_and_is_never_an_answer(cluster: WorkerCluster) -> None:
     server = cluster.server()
     cluster.train()
     server.script.extend([(500, {"error": "down"})] * 2)
@@ -253,7 +118,7 @@ async def test_an_outage_fails_the_group_which_is_played_again_and_is_never_an_a
 
 
 @in_event_loop
-async def test_a_failed_reward_fails_no_group(cluster: Cluster) -> None:
+async def test_a_failed_reward_fails_no_group(cluster: WorkerCluster) -> None:
     cluster.server()
     cluster.score = lambda row, text: Reward(None, "timed out")
     cluster.train()
@@ -264,7 +129,7 @@ async def test_a_failed_reward_fails_no_group(cluster: Cluster) -> None:
 
 
 @in_event_loop
-async def test_an_open_evaluation_comes_first_and_its_texts_are_kept(cluster: Cluster) -> None:
+async def test_an_open_evaluation_comes_first_and_its_texts_are_kept(cluster: WorkerCluster) -> None:
     cluster.server()
     cluster.train()
     evaluation = cluster.buffer.open_evaluation(pack(cluster.branch, 0), num_prompts=2, group_size=1)
@@ -280,7 +145,7 @@ async def test_an_open_evaluation_comes_first_and_its_texts_are_kept(cluster: Cl
 
 
 @in_event_loop
-async def test_a_graceful_stop_finishes_what_is_in_flight_and_starts_nothing(cluster: Cluster) -> None:
+async def test_a_graceful_stop_finishes_what_is_in_flight_and_starts_nothing(cluster: WorkerCluster) -> None:
     server = cluster.server(hold=True)
     cluster.train()
     async with cluster.working() as (_, stop):
@@ -293,7 +158,7 @@ async def test_a_graceful_stop_finishes_what_is_in_flight_and_starts_nothing(clu
 
 
 @in_event_loop
-async def test_a_group_that_is_late_for_a_graceful_stop_is_given_back_at_no_cost(cluster: Cluster) -> None:
+async def test_a_group_that_is_late_for_a_graceful_stop_is_given_back_at_no_cost(cluster: WorkerCluster) -> None:
     cluster.server(hold=True)
     cluster.train()
     async with cluster.working(stop_timeout_s=0.05):
@@ -303,7 +168,7 @@ async def test_a_group_that_is_late_for_a_graceful_stop_is_given_back_at_no_cost
 
 
 @in_event_loop
-async def test_cancelling_gives_everything_back_at_once(cluster: Cluster) -> None:
+async def test_cancelling_gives_everything_back_at_once(cluster: WorkerCluster) -> None:
     server = cluster.server(hold=True)
     cluster.train()
     running = asyncio.create_task(cluster.worker().run(asyncio.Event()))
@@ -317,10 +182,12 @@ async def test_cancelling_gives_everything_back_at_once(cluster: Cluster) -> Non
 
 
 @in_event_loop
-async def test_a_run_that_was_stopped_gets_its_groups_back_and_goes_on_when_it_is_resumed(cluster: Cluster) -> None:
+async def test_a_run_that_was_stopped_gets_its_groups_back_and_goes_on_when_it_is_resumed(
+    cluster: WorkerCluster,
+) -> None:
     server = cluster.server(hold=True)
     cluster.train()
-    async with cluster.working(renew_every_s=0.02) as (worker, _):
+    async with cluster.working(groups=RENEW_OFTEN) as (worker, _):
         await cluster.counted(in_flight=2)
         cluster.buffer.stop()
         await cluster.counted(waiting=2)
@@ -331,10 +198,12 @@ async def test_a_run_that_was_stopped_gets_its_groups_back_and_goes_on_when_it_i
 
 
 @in_event_loop
-async def test_claims_are_renewed_with_the_oldest_version_and_a_lost_claim_drops_the_group(cluster: Cluster) -> None:
+async def test_claims_are_renewed_with_the_oldest_version_and_a_lost_claim_drops_the_group(
+    cluster: WorkerCluster,
+) -> None:
     server = cluster.server(hold=True)
     cluster.train(limit=1, per_version=1)
-    async with cluster.working(renew_every_s=0.02) as (worker, _):
+    async with cluster.working(groups=RENEW_OFTEN) as (worker, _):
         await cluster.counted(in_flight=2)
         for _ in range(3):  # three claims' time passes, and the renewals keep them
             cluster.now_ms += 40_000
@@ -349,7 +218,7 @@ async def test_claims_are_renewed_with_the_oldest_version_and_a_lost_claim_drops
 
 
 @in_event_loop
-async def test_a_fault_of_ours_ends_the_worker_and_frees_the_claim(cluster: Cluster) -> None:
+async def test_a_fault_of_ours_ends_the_worker_and_frees_the_claim(cluster: WorkerCluster) -> None:
     cluster.server()
     cluster.train()
     worker = cluster.worker()
@@ -365,7 +234,7 @@ async def test_a_fault_of_ours_ends_the_worker_and_frees_the_claim(cluster: Clus
     assert cluster.buffer.audit().by_reason["worker_error"] >= 1
 
 
-def test_one_process_can_play_in_one_event_loop_after_another(cluster: Cluster) -> None:
+def test_one_process_can_play_in_one_event_loop_after_another(cluster: WorkerCluster) -> None:
     cluster.server()
     cluster.train()
 
@@ -378,7 +247,7 @@ def test_one_process_can_play_in_one_event_loop_after_another(cluster: Cluster) 
 
 @in_event_loop
 async def test_the_ledger_learns_a_groups_version_from_its_first_tokens_not_from_the_next_renewal(
-    cluster: Cluster,
+    cluster: WorkerCluster,
 ) -> None:
     cluster.server()
     cluster.train(limit=1, per_version=1)
@@ -389,8 +258,8 @@ async def test_the_ledger_learns_a_groups_version_from_its_first_tokens_not_from
             await tool.wait()
             return await super().step(text, finish_reason)
 
-    worker, stop = cluster.worker(renew_every_s=1000.0), asyncio.Event()
-    worker._player._make_environment = lambda: SlowTool(lambda row, text: cluster.score(row, text))
+    cluster.make_environment = lambda: SlowTool(lambda row, text: cluster.score(row, text))
+    worker, stop = cluster.worker(groups=GroupSettings(renew_every_s=1000.0)), asyncio.Event()
     running = asyncio.create_task(worker.run(stop))
     try:
         books = cluster.buffer._store.books
