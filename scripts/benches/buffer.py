@@ -16,7 +16,7 @@ over_raw_redis_8_blobs_1p    ours over eight SETs and one EVALSHA a group, the f
 import argparse
 from collections.abc import Callable, Sequence
 
-from scripts.benches.buffer_cases import flow, ours, profile
+from scripts.benches.buffer_cases import flow, latency, memory, ours, profile, resident
 
 Figures = dict[str, float]
 
@@ -29,14 +29,35 @@ def run_flow(options: argparse.Namespace) -> Figures:
     return figures
 
 
+def run_latency(options: argparse.Namespace) -> Figures:
+    """20 groups a second."""
+    return latency.compare(20 if options.quick else 200, 1 if options.quick else options.repeats // 2 or 1)
+
+
+def run_resident(options: argparse.Namespace) -> Figures:
+    """1k and 100k ready groups."""
+    return resident.compare(*((64, 128, 1) if options.quick else (1_000, 100_000, 6)))
+
+
+def run_memory(options: argparse.Namespace) -> Figures:
+    """100k groups through a resident set of 1 GB."""
+    return memory.soak(*((640, 128) if options.quick else (100_000, 6_400)))
+
+
 def run_profile(options: argparse.Namespace) -> Figures:
     """Printed to stderr; no figure of it is comparable."""
     profile.show(1, options.groups)
     return {}
 
 
-CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {"flow": run_flow, "profile": run_profile}
-DEFAULT = ("flow",)
+CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
+    "flow": run_flow,
+    "latency": run_latency,
+    "resident": run_resident,
+    "memory": run_memory,
+    "profile": run_profile,
+}
+DEFAULT = ("flow", "latency", "resident")
 
 
 def main(argv: Sequence[str] = ()) -> Figures:

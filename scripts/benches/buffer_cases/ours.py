@@ -53,16 +53,24 @@ def produce(gate: Gate, url: str, seed: int, count: int) -> None:
 class Trainer:
     """Rank 0 as far as the buffer knows it."""
 
-    def __init__(self, buffer: ReplayBuffer, *, groups_per_step: int, limit: int = LONG_LIMIT) -> None:
-        self.buffer, self.count, self._limit = buffer, groups_per_step, limit
-        self.branch = buffer.recover("bench", None, number=0, limit=limit, groups_per_version=groups_per_step)
+    def __init__(
+        self,
+        buffer: ReplayBuffer,
+        *,
+        groups_per_step: int = GROUPS_PER_STEP,
+        limit: int = LONG_LIMIT,
+        groups_per_version: int = GROUPS_PER_STEP,
+    ) -> None:
+        self.buffer, self.count = buffer, groups_per_step
+        self._limit, self._per_version = limit, groups_per_version
+        self.branch = buffer.recover("bench", None, number=0, limit=limit, groups_per_version=groups_per_version)
         self.number, self.num_leases = 0, 0
         self._hints, self._swept_s, self._trained = buffer.hints("ready"), time.monotonic(), []
 
     _trained: list[int]
 
-    def step(self, deadline_s: float = 120.0) -> Leased:
-        """The batch of the next step, waited for as the trainer does, and advance. Fetching is the caller's."""
+    def wait_for_batch(self, deadline_s: float = 120.0) -> Leased:
+        """The batch of the next step, waited for as the trainer does. Fetching is the caller's."""
         until = time.monotonic() + deadline_s
         while not isinstance(batch := self._lease(), Leased):
             if time.monotonic() > until:
@@ -70,9 +78,12 @@ class Trainer:
             self.sweep_if_due()
             self._hints.wait(WAIT_S)
         self._trained += [entry.ordinal for entry in batch.entries]
-        self.number += 1
-        self.buffer.advance(self.branch, self.number, limit=self._limit, groups_per_version=self.count)
         return batch
+
+    def finish_step(self) -> None:
+        """A version was trained."""
+        self.number += 1
+        self.buffer.advance(self.branch, self.number, limit=self._limit, groups_per_version=self._per_version)
 
     def _lease(self) -> Leased | object:
         self.num_leases += 1
@@ -95,11 +106,12 @@ class Trainer:
 def consume(gate: Gate, url: str, count: int) -> None:
     """Role: train on `count` groups, a multiple of the groups of a step."""
     buffer = connect(url)
-    trainer = Trainer(buffer, groups_per_step=GROUPS_PER_STEP)
+    trainer = Trainer(buffer)
     num_tokens, steps = 0, count // GROUPS_PER_STEP
     with gate.timed():
         for step in range(1, steps + 1):
-            num_tokens += sum(_tokens(buffer, trainer.step().entries))
+            num_tokens += sum(_tokens(buffer, trainer.wait_for_batch().entries))
+            trainer.finish_step()
             if step % STEPS_PER_CHECKPOINT == 0 or step == steps:
                 trainer.commit()
     gate.found["num_tokens"], gate.found["num_leases"] = num_tokens, trainer.num_leases

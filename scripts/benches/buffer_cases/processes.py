@@ -3,10 +3,12 @@
 import cProfile
 import multiprocessing as mp
 import pstats
+import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -85,7 +87,14 @@ def server_cpu_s(client: Any) -> float:
 _CPU_FIELDS = ("used_cpu_sys", "used_cpu_user", "used_cpu_sys_children", "used_cpu_user_children")
 
 
-def together(url: str, roles: list[tuple[Role, tuple[Any, ...]]], *, profile: bool = False) -> Outcome:
+Watch = Callable[[Any], None]
+"""Called with a client of the server, every WATCH_EVERY_S while a measurement runs."""
+WATCH_EVERY_S = 0.25
+
+
+def together(
+    url: str, roles: list[tuple[Role, tuple[Any, ...]]], *, profile: bool = False, watch: Watch | None = None
+) -> Outcome:
     """Run every role in a process of its own; the clock runs from when all are ready until the last ends."""
     client: Any = redis.Redis.from_url(url)
     if profile:
@@ -105,7 +114,7 @@ def together(url: str, roles: list[tuple[Role, tuple[Any, ...]]], *, profile: bo
         before = server_cpu_s(client)
         barrier.wait(START_S)
         start = time.monotonic()
-        found = dict(answers.get(timeout=RUN_S) for _ in roles)
+        found = _collect(answers, len(roles), partial(watch, client) if watch else None)
         server_s, info = server_cpu_s(client) - before, client.info("all")
     finally:
         barrier.abort()
@@ -118,6 +127,24 @@ def together(url: str, roles: list[tuple[Role, tuple[Any, ...]]], *, profile: bo
         raise RuntimeError("a process of the benchmark failed:\n" + "\n".join(failed))
     ordered = [found[index] for index in range(len(roles))]
     return Outcome(ordered, server_s, max(one["end_s"] for one in ordered) - start, info, _by_script(client))
+
+
+def _collect(answers: Any, count: int, watch: Callable[[], None] | None) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    deadline = time.monotonic() + RUN_S
+    while len(found) < count:
+        try:
+            index, one = answers.get(timeout=WATCH_EVERY_S)
+        except queue.Empty:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{count - len(found)} processes did not end in {RUN_S} s") from None
+            if watch:
+                watch()
+        else:
+            found[index] = one
+            if "error" in one:
+                break  # the others may wait for it for ever
+    return found
 
 
 def _by_script(client: Any) -> dict[str, tuple[int, int]]:
