@@ -12,7 +12,7 @@ from buffer.keys import LEDGER_KEYS, ledger_key
 from buffer.scripts import script
 from tests.support.buffer_run import CONFIG, BufferRun
 from tests.support.groups import group_for
-from tests.support.lossy_proxy import LossyProxy
+from tests.support.redis_relay import RedisRelay
 from tests.support.redis_server import RedisServer, running_redis
 
 
@@ -47,7 +47,7 @@ def lose_tail(server: RedisServer, run: BufferRun, saved: dict[str, bytes]) -> N
 
 
 def test_every_transition_survives_the_loss_of_its_reply(server: RedisServer) -> None:
-    with LossyProxy(server.socket) as proxy:
+    with RedisRelay(server.socket) as proxy:
         run = f"lossy-{secrets.token_hex(4)}"
         buffer = ReplayBuffer.connect(proxy.url, run, CONFIG)
 
@@ -109,7 +109,7 @@ def test_every_transition_survives_the_loss_of_its_reply(server: RedisServer) ->
 def test_a_put_that_turned_out_stale_is_fenced_when_it_is_repeated_and_its_payload_is_gone(
     server: RedisServer,
 ) -> None:
-    with LossyProxy(server.socket) as proxy:
+    with RedisRelay(server.socket) as proxy:
         run = f"lossy-{secrets.token_hex(4)}"
         buffer = ReplayBuffer.connect(proxy.url, run, CONFIG)
         branch = buffer.recover("n", None, number=5, limit=0, groups_per_version=1)
