@@ -42,9 +42,16 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
 
 def _ledger_of(saved: Saved) -> Ledger:
     try:
-        return Ledger.from_json(saved.state["ledger"])
+        ledger, step = Ledger.from_json(saved.state["ledger"]), int(saved.state["step"])
     except (ValueError, KeyError) as error:
         raise CheckpointError(f"{saved.path} holds a ledger that this version cannot read: {error}") from error
+    if (ledger.number, step) != (saved.name.number, saved.name.step):
+        raise CheckpointError(
+            f"{saved.path} is named version {saved.name.number} at step {saved.name.step}, but holds version "
+            f"{ledger.number} at step {step}: it was renamed, and its weights would be trained on under another "
+            "version's number. Give it the name that it had, or move it away."
+        )
+    return ledger
 
 
 async def _newest(parts: TrainerParts) -> Saved | None:
