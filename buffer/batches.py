@@ -11,15 +11,22 @@ from buffer.staleness import must_wait
 from buffer.store import Batch, Done, Left, Limits, Taken
 
 
-def fence(books: Books, branch: int) -> str:
-    """ok; fenced: a newer branch has taken over; behind: the books have never heard of this branch."""
-    return "ok" if branch == books.branch else "fenced" if branch < books.branch else "behind"
+def fence(books: Books, branch: int, nonce: str) -> str:
+    """ok; fenced: a newer branch has taken over; behind: the books have never heard of this branch.
+
+    A recover that Redis lost with its tail is made again by somebody else, under the same number and another nonce.
+    "" is a caller that did not open its branch itself.
+    """
+    if branch == books.branch:
+        return "ok" if nonce in ("", books.nonce) else "fenced"
+    return "fenced" if branch < books.branch else "behind"
 
 
 def lease(
     books: Books,
     now: int,
     branch: int,
+    nonce: str,
     number: int,
     step: int,
     count: int,
@@ -31,7 +38,7 @@ def lease(
 
     A repeat after some were given back takes others in their place. wait_ms > 0: policy `wait`, for so long.
     """
-    status = fence(books, branch)
+    status = fence(books, branch, nonce)
     if status == "ok" and number < books.trained:
         status = "fenced"
     if status != "ok":
@@ -119,12 +126,14 @@ def _answer(
     )
 
 
-def give_back(books: Books, now: int, branch: int, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
+def give_back(
+    books: Books, now: int, branch: int, nonce: str, ordinals: Sequence[int], reason: str, limits: Limits
+) -> Done:
     """leased -> ready (no reason), waiting or dead (corrupt_payload), or filtered; those not leased are left alone.
 
     `trained`: the lineage has trained it, so it stays leased, at no step, until the next commit closes it.
     """
-    status = fence(books, branch)
+    status = fence(books, branch, nonce)
     if status == "ok":
         for ordinal in ordinals:
             card = books.cards.get(ordinal)
@@ -148,9 +157,9 @@ def give_back(books: Books, now: int, branch: int, ordinals: Sequence[int], reas
     return Done(status, books.branch, books.trained)
 
 
-def advance(books: Books, branch: int, number: int, limit: int, per_version: int, window: int) -> Done:
+def advance(books: Books, branch: int, nonce: str, number: int, limit: int, per_version: int, window: int) -> Done:
     """The trained version, published or not, and the window that goes with it. It never goes back."""
-    status = fence(books, branch)
+    status = fence(books, branch, nonce)
     if status == "ok" and number < books.trained:
         status = "fenced"
     if status == "ok":
@@ -160,9 +169,9 @@ def advance(books: Books, branch: int, number: int, limit: int, per_version: int
     return Done(status, books.branch, books.trained)
 
 
-def evaluate(books: Books, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+def evaluate(books: Books, branch: int, nonce: str, label: str, closed: str, spent: Sequence[Spent]) -> Done:
     """Names the open evaluation, or none: workers reserve from it first. `spent`: the tokens of the `closed` one."""
-    status, before = fence(books, branch), books.evaluation
+    status, before = fence(books, branch, nonce), books.evaluation
     if status == "ok":
         books.evaluation = label
         books.evaluated.update({(closed, one.source): (one.trajectories, one.tokens) for one in spent})

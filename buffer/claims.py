@@ -237,8 +237,9 @@ def sweep(books: Books, now: int, restarted: bool, limits: Limits) -> Swept:
     """Expired claims -> waiting or dead.
 
     After a restart of the server, or when its clock went back by more than a claim, deadlines mean nothing: the
-    first sweep only sets each of them one claim ahead. Most of in_flight expired at once is a cluster preempted, and
-    nobody's failure.
+    first sweep only sets each of them one claim ahead. Most of in_flight silent at once is a cluster preempted, and
+    nobody's failure. Silent is who has missed a renewal: they come at least every third of a claim, at no common time,
+    so the deadlines of a dead cluster pass one after the other.
     """
     if books.branch == 0:
         return Swept((), (), False, False, ())
@@ -248,7 +249,10 @@ def sweep(books: Books, now: int, restarted: bool, limits: Limits) -> Swept:
         books.in_flight = dict.fromkeys(books.in_flight, now + limits.claim_ms)
         return Swept((), (), True, False, tuple(sorted(books.trash))[:256])
     expired = sorted(o for o, deadline in books.in_flight.items() if deadline <= now)
-    excused = len(expired) > 1 and 2 * len(expired) > len(books.in_flight)
+    silent = sorted(o for o, deadline in books.in_flight.items() if deadline <= now + limits.claim_ms // 3)
+    excused = bool(expired) and len(silent) > 1 and 2 * len(silent) > len(books.in_flight)
+    if excused:
+        expired = silent
     dead = []
     for ordinal in expired:
         card = books.cards[ordinal]

@@ -29,9 +29,9 @@ MAX_POISON = 3
 """Trainers that may die with a group in their newest batch, before the group dies instead."""
 
 
-def commit(books: Books, now: int, branch: int, ledger: Ledger) -> Done:
+def commit(books: Books, now: int, branch: int, nonce: str, ledger: Ledger) -> Done:
     """Whatever the checkpoint names -> its kind, in whatever state it is. The watermark moves here only."""
-    status = fence(books, branch)
+    status = fence(books, branch, nonce)
     if status == "ok" and ledger.watermark >= books.watermark:
         _close_named(books, ledger)
         _align_tokens(books, ledger)

@@ -84,27 +84,35 @@ class MemoryStore:
             return status, _dumped(books)
 
     def lease(
-        self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
+        self,
+        branch: int,
+        nonce: str,
+        number: int,
+        step: int,
+        count: int,
+        oldest_allowed: int,
+        wait_ms: int,
+        limits: Limits,
     ) -> Batch:
         with self._transition() as books:
             now = self._clock()
-            batch = batches.lease(books, now, branch, number, step, count, oldest_allowed, wait_ms, limits)
+            batch = batches.lease(books, now, branch, nonce, number, step, count, oldest_allowed, wait_ms, limits)
             # A card goes on changing under the next transition; the answer must not.
             taken = tuple(replace(one, card=replace(one.card)) for one in batch.taken)
             return replace(batch, taken=taken, trash=_dumped(books), last_hint=self._last())
 
-    def give_back(self, branch: int, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
+    def give_back(self, branch: int, nonce: str, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
         with self._transition() as books:
-            done = batches.give_back(books, self._clock(), branch, ordinals, reason, limits)
+            done = batches.give_back(books, self._clock(), branch, nonce, ordinals, reason, limits)
             return replace(done, trash=_dumped(books))
 
-    def advance(self, branch: int, number: int, limit: int, per_version: int, window: int) -> Done:
+    def advance(self, branch: int, nonce: str, number: int, limit: int, per_version: int, window: int) -> Done:
         with self._transition() as books:
-            return batches.advance(books, branch, number, limit, per_version, window)
+            return batches.advance(books, branch, nonce, number, limit, per_version, window)
 
-    def commit(self, branch: int, ledger: Ledger) -> Done:
+    def commit(self, branch: int, nonce: str, ledger: Ledger) -> Done:
         with self._transition() as books:
-            done = closing.commit(books, self._clock(), branch, ledger)
+            done = closing.commit(books, self._clock(), branch, nonce, ledger)
             return replace(done, trash=_dumped(books))
 
     def recover(
@@ -143,9 +151,9 @@ class MemoryStore:
             books.num_stops += fields.get("stopped") == "1"
             books.hints.append("room")
 
-    def evaluate(self, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+    def evaluate(self, branch: int, nonce: str, label: str, closed: str, spent: Sequence[Spent]) -> Done:
         with self._transition() as books:
-            return batches.evaluate(books, branch, label, closed, spent)
+            return batches.evaluate(books, branch, nonce, label, closed, spent)
 
     def drop(self) -> tuple[str, ...]:
         with self._transition() as books:

@@ -178,7 +178,7 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
                 f"the evaluation of {name} is on branch {done.branch}: a version is evaluated on its own branch."
             )
         store.register({"group_size": str(group_size)})
-        done = self._store.evaluate(branch, name, "", ())
+        done = self._store.evaluate(branch, self._nonce(branch), name, "", ())
         if done.status != "ok":
             evaluation._delete(store.drop())
         self._check(done, branch, f"evaluation of {name}")
@@ -204,7 +204,7 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         record = self._store.record()
         if name := record.get("evaluation", ""):
             branch = int(record["branch"])
-            self._check(self._store.evaluate(branch, "", "", ()), branch, "close_evaluation")
+            self._check(self._store.evaluate(branch, self._nonce(branch), "", "", ()), branch, "close_evaluation")
             self._drop_evaluation(name, "", branch)
 
     def report(self, source: str, facts: Mapping[str, float | str]) -> None:
@@ -228,7 +228,7 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         if label:
             store = self._store.of_run(evaluation_run(self.run, label))
             if spent := all_spent(store.books()):  # a repeat finds the ledger gone, and adds nothing
-                self._store.evaluate(branch, opened, label, spent)
+                self._store.evaluate(branch, self._nonce(branch), opened, label, spent)
             self._payloads.delete(store.drop())
             with self._evaluation_lock:
                 self._evaluation = None

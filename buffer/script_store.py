@@ -106,25 +106,33 @@ class RedisStore:
         )
 
     def lease(
-        self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
+        self,
+        branch: int,
+        nonce: str,
+        number: int,
+        step: int,
+        count: int,
+        oldest_allowed: int,
+        wait_ms: int,
+        limits: Limits,
     ) -> Batch:
         return batch_of(
             self._run(
                 "lease",
-                *(branch, number, step, count, oldest_allowed, wait_ms),
+                *(branch, nonce, number, step, count, oldest_allowed, wait_ms),
                 *(limits.order, limits.on_stale, limits.max_stale, limits.max_bytes, limits.max_group_bytes),
             )
         )
 
-    def give_back(self, branch: int, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
+    def give_back(self, branch: int, nonce: str, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
         most = (limits.max_attempts, limits.max_dead_bytes)
-        return done_of(self._run("give_back", branch, reason, *most, *ordinals))
+        return done_of(self._run("give_back", branch, nonce, reason, *most, *ordinals))
 
-    def advance(self, branch: int, number: int, limit: int, per_version: int, window: int) -> Done:
-        return done_of(self._run("advance", branch, number, limit, per_version, window))
+    def advance(self, branch: int, nonce: str, number: int, limit: int, per_version: int, window: int) -> Done:
+        return done_of(self._run("advance", branch, nonce, number, limit, per_version, window))
 
-    def commit(self, branch: int, ledger: Ledger) -> Done:
-        return done_of(self._run("commit", branch, ledger_blob(ledger)))
+    def commit(self, branch: int, nonce: str, ledger: Ledger) -> Done:
+        return done_of(self._run("commit", branch, ledger_blob(ledger), nonce))
 
     def recover(
         self,
@@ -161,8 +169,10 @@ class RedisStore:
     def operate(self, fields: Mapping[str, str]) -> None:
         self._run("pause", fields.get("paused", ""), fields.get("stopped", ""))
 
-    def evaluate(self, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
-        return done_of(self._run("evaluate", branch, label, closed, *(p for one in spent for p in spent_parts(one))))
+    def evaluate(self, branch: int, nonce: str, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+        return done_of(
+            self._run("evaluate", branch, nonce, label, closed, *(p for one in spent for p in spent_parts(one)))
+        )
 
     def drop(self) -> tuple[str, ...]:
         return tuple(sorted(key.decode() for key in self._run("drop")))

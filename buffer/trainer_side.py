@@ -6,6 +6,7 @@ from threading import Lock
 from buffer import staleness
 from buffer.answers import Entry, Leased, LeftGroup, NotReady, StaleGroup
 from buffer.attached import Attached
+from buffer.batches import fence
 from buffer.books import Spent
 from buffer.config import BufferConfig, StalenessConfig
 from buffer.errors import BudgetTooSmall, CorruptPayload
@@ -30,6 +31,8 @@ class TrainerSide(Attached):
         """ordinal -> its tokens, of the same."""
         self._limit: int | None = None
         self._branch = 0
+        self._nonces: dict[int, str] = {}
+        """branch -> the nonce that this trainer opened it with."""
 
     def recover(
         self, nonce: str, ledger: Ledger | None, *, number: int, limit: int, groups_per_version: int, seen: int = 0
@@ -55,6 +58,7 @@ class TrainerSide(Attached):
         with self._lineage_lock:
             self._lineage, self._steps, self._spent = ledger, {}, {}
             self._limit, self._branch = limit, done.branch
+            self._nonces[done.branch] = nonce
         self._delete(done.trash)
         self._drop_evaluation(done.evaluation, "", done.branch)
         return done.branch
@@ -73,7 +77,8 @@ class TrainerSide(Attached):
         left: list[LeftGroup] = []
         while True:
             batch = self._store.lease(
-                branch, number, step, count, staleness.oldest_allowed(number, limit), wait_ms, self._limits
+                *(branch, self._nonce(branch), number, step, count),
+                *(staleness.oldest_allowed(number, limit), wait_ms, self._limits),
             )
             self._check(batch, branch, f"lease for step {step}")
             self._delete(batch.trash)
@@ -85,7 +90,8 @@ class TrainerSide(Attached):
                 break
             # Redis lost its tail and offers what this lineage has trained. It stays leased until the next commit
             # closes it; each round takes some out, so the rounds end.
-            self._check(self._store.give_back(branch, again, "trained", self._limits), branch, "lease")
+            done = self._store.give_back(branch, self._nonce(branch), again, "trained", self._limits)
+            self._check(done, branch, "lease")
         with self._lineage_lock:
             self._steps.update((one.ordinal, step) for one in batch.taken)
             self._spent.update((one.ordinal, one.card.index.spent) for one in batch.taken)
@@ -110,7 +116,7 @@ class TrainerSide(Attached):
             Fenced, Behind: see `buffer.errors`.
         """
         ordinals = tuple(ordinals)
-        done = self._store.give_back(branch, ordinals, reason or "", self._limits)
+        done = self._store.give_back(branch, self._nonce(branch), ordinals, reason or "", self._limits)
         self._check(done, branch, "give_back")
         with self._lineage_lock:
             for ordinal in ordinals:
@@ -127,9 +133,8 @@ class TrainerSide(Attached):
         """
         self._check_budget(groups_per_version)
         window = staleness.window(limit, groups_per_version)
-        self._check(
-            self._store.advance(branch, number, limit, groups_per_version, window), branch, f"advance to {number}"
-        )
+        done = self._store.advance(branch, self._nonce(branch), number, limit, groups_per_version, window)
+        self._check(done, branch, f"advance to {number}")
         with self._lineage_lock:
             self._limit = limit
 
@@ -145,7 +150,7 @@ class TrainerSide(Attached):
             Fenced, Behind: see `buffer.errors`.
         """
         books = self._store.books()
-        status = "ok" if branch == books.branch else "fenced" if branch < books.branch else "behind"
+        status = fence(books, branch, self._nonce(branch))
         self._check(Done(status, books.branch, books.trained), branch, "ledger")
         with self._lineage_lock:
             return ledger_of(books, self._lineage, number, trained, masked or {}, self._spent)
@@ -156,7 +161,7 @@ class TrainerSide(Attached):
         Raises:
             Fenced, Behind: see `buffer.errors`.
         """
-        done = self._store.commit(branch, ledger)
+        done = self._store.commit(branch, self._nonce(branch), ledger)
         self._check(done, branch, "commit")
         with self._lineage_lock:
             if ledger.watermark >= self._lineage.watermark:
@@ -164,6 +169,10 @@ class TrainerSide(Attached):
                 self._steps = {o: step for o, step in self._steps.items() if not ledger.names(o)}
                 self._spent = {o: self._spent[o] for o in self._steps if o in self._spent}
         self._delete(done.trash)
+
+    def _nonce(self, branch: int) -> str:
+        with self._lineage_lock:
+            return self._nonces.get(branch, "")
 
     def _trained_before(self, batch: Batch, step: int) -> list[int]:
         with self._lineage_lock:

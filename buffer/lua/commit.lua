@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- commit(now_ms; branch, ledger)
+-- commit(now_ms; branch, ledger, nonce)
 -- KEYS: run cards claims open in_flight sampling waiting ready leased dead dead_kept consumed filtered discarded trash tokens hints
 -- INCLUDE: tokens moves closing
 -- All that the checkpoint names, in whatever state -> its kind. The watermark moves here only.
 -- Returns {status, branch, trained, evaluation, payload keys for the caller to unlink ...}.
-local status = fence(tonumber(ARGV[2]))
+local status = fence(tonumber(ARGV[2]), ARGV[4])
 if status == "ok" and ledger.watermark >= run.watermark then
   close_named()
   align_tokens()

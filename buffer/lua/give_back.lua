@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- give_back(now_ms; branch, reason, max_attempts, max_dead_bytes, ordinal ...)
+-- give_back(now_ms; branch, nonce, reason, max_attempts, max_dead_bytes, ordinal ...)
 -- KEYS: run cards open waiting ready leased taken dead dead_kept filtered trash commons reasons tokens hints
 -- INCLUDE: tokens moves
 -- leased -> ready (no reason), waiting or dead (corrupt_payload), filtered (any other); trained: stays leased at step -1.
 -- Returns {status, branch, trained, evaluation, payload keys for the caller to unlink ...}.
-local status, reason, now = fence(tonumber(ARGV[2])), ARGV[3], now_ms()
+local status, reason, now = fence(tonumber(ARGV[2]), ARGV[3]), ARGV[4], now_ms()
 if status ~= "ok" then return { status, run.branch, run.trained, "" } end
-for i = 6, #ARGV do
+for i = 7, #ARGV do
   local o = name_of(tonumber(ARGV[i]))
   local card = load_card(o)
   if card and card.state == "leased" then
@@ -19,7 +19,7 @@ for i = 6, #ARGV do
     elseif reason == "corrupt_payload" then
       count_reason(reason)
       spend("failed/" .. reason, spent_of(card.info))
-      if fail(o, card, reason, "its payload was missing or damaged", now, false, tonumber(ARGV[4]), tonumber(ARGV[5]))
+      if fail(o, card, reason, "its payload was missing or damaged", now, false, tonumber(ARGV[5]), tonumber(ARGV[6]))
           == "waiting" then
         card.token = ""
         save_card(o, card)

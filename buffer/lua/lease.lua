@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- lease(now_ms; branch, number, step, count, oldest_allowed, wait_ms, order, on_stale, max_stale, max_bytes,
+-- lease(now_ms; branch, nonce, number, step, count, oldest_allowed, wait_ms, order, on_stale, max_stale, max_bytes,
 --       max_group_bytes)
 -- KEYS: run cards open in_flight sampling waiting ready leased taken discarded trash commons reasons tokens hints
 -- INCLUDE: tokens moves
@@ -7,10 +7,10 @@
 -- Below oldest_allowed: ready -> waiting or discarded. wait_ms > 0: waits so long for last-chance groups in flight.
 -- Returns {status, branch, trained, now, {ordinal, effective, card, ...}, {ordinal, effective, outcome, card, ...},
 --          {ordinal, age, worker, ...} of those waited for, ready, in flight, waiting, bytes refused, last hint, {trash}}.
-local branch, number, step, count = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local oldest_allowed, wait_ms, order, on_stale = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9]
-local max_bytes, max_group_bytes = tonumber(ARGV[11]), tonumber(ARGV[12])
-local now, status = now_ms(), fence(branch)
+local number, step, count = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local oldest_allowed, wait_ms, order, on_stale = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9], ARGV[10]
+local max_bytes, max_group_bytes = tonumber(ARGV[12]), tonumber(ARGV[13])
+local now, status = now_ms(), fence(tonumber(ARGV[2]), ARGV[3])
 if status == "ok" and number < run.trained then status = "fenced" end
 if status ~= "ok" then return { status, run.branch, run.trained, now } end
 move_to(number)
@@ -20,7 +20,7 @@ if on_stale ~= "mask" then
   local below = redis.call("ZRANGE", K.ready, "-inf", string.format("(%d", oldest_allowed), "BYSCORE", "WITHSCORES")
   for i = 1, #below, 2 do
     local o, card = below[i], redis.call("HGET", K.cards, below[i])
-    local outcome = drop_stale(o, load_card(o), on_stale, tonumber(ARGV[10]))
+    local outcome = drop_stale(o, load_card(o), on_stale, tonumber(ARGV[11]))
     left[#left + 1], left[#left + 2], left[#left + 3], left[#left + 4] = tonumber(o), tonumber(below[i + 1]), outcome, card
   end
 end

@@ -838,7 +838,7 @@ def test_the_ledger_outranks_a_store_that_offers_a_trained_group_again(make: Mak
     run.make(2)
     (entry,) = run.lease(step=1)
     # The store loses the lease: the group is ready again, with its payload.
-    run.buffer._store.give_back(run.branch, [entry.ordinal], "", run.buffer._limits)
+    run.buffer._store.give_back(run.branch, "", [entry.ordinal], "", run.buffer._limits)
     run.number = 1
     assert [e.ordinal for e in run.lease(step=2)] == [1], "0 was trained: it is kept for the commit, not trained"
     ledger = run.checkpoint([0, 1])

@@ -57,18 +57,28 @@ class TwinStore:
         return self._both(lambda store: store.release(ordinal, token, reason, error, kind, spent, limits))
 
     def lease(
-        self, branch: int, number: int, step: int, count: int, oldest_allowed: int, wait_ms: int, limits: Limits
+        self,
+        branch: int,
+        nonce: str,
+        number: int,
+        step: int,
+        count: int,
+        oldest_allowed: int,
+        wait_ms: int,
+        limits: Limits,
     ) -> Batch:
-        return self._both(lambda store: store.lease(branch, number, step, count, oldest_allowed, wait_ms, limits))
+        return self._both(
+            lambda store: store.lease(branch, nonce, number, step, count, oldest_allowed, wait_ms, limits)
+        )
 
-    def give_back(self, branch: int, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
-        return self._both(lambda store: store.give_back(branch, ordinals, reason, limits))
+    def give_back(self, branch: int, nonce: str, ordinals: Sequence[int], reason: str, limits: Limits) -> Done:
+        return self._both(lambda store: store.give_back(branch, nonce, ordinals, reason, limits))
 
-    def advance(self, branch: int, number: int, limit: int, per_version: int, window: int) -> Done:
-        return self._both(lambda store: store.advance(branch, number, limit, per_version, window))
+    def advance(self, branch: int, nonce: str, number: int, limit: int, per_version: int, window: int) -> Done:
+        return self._both(lambda store: store.advance(branch, nonce, number, limit, per_version, window))
 
-    def commit(self, branch: int, ledger: Ledger) -> Done:
-        return self._both(lambda store: store.commit(branch, ledger))
+    def commit(self, branch: int, nonce: str, ledger: Ledger) -> Done:
+        return self._both(lambda store: store.commit(branch, nonce, ledger))
 
     def recover(
         self,
@@ -98,8 +108,8 @@ class TwinStore:
     def operate(self, fields: Mapping[str, str]) -> None:
         self._both(lambda store: store.operate(fields))
 
-    def evaluate(self, branch: int, label: str, closed: str, spent: Sequence[Spent]) -> Done:
-        return self._both(lambda store: store.evaluate(branch, label, closed, spent))
+    def evaluate(self, branch: int, nonce: str, label: str, closed: str, spent: Sequence[Spent]) -> Done:
+        return self._both(lambda store: store.evaluate(branch, nonce, label, closed, spent))
 
     def drop(self) -> tuple[str, ...]:
         return self._both(lambda store: store.drop())

@@ -94,8 +94,12 @@ local function charged_bytes(max_group_bytes)
   return run.resident_bytes + (redis.call("ZCARD", K.in_flight) + redis.call("ZCARD", K.waiting)) * max_group_bytes
 end
 
-local function fence(branch)
-  if branch == run.branch then return "ok" end
+-- A recover that Redis lost with its tail is made again by somebody else, under the same number and another nonce.
+-- "" is a caller that did not open its branch itself.
+local function fence(branch, nonce)
+  if branch == run.branch then
+    return (nonce == "" or nonce == redis.call("HGET", K.run, "nonce")) and "ok" or "fenced"
+  end
   return branch < run.branch and "fenced" or "behind"
 end
 

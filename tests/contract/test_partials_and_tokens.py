@@ -1,0 +1,299 @@
+"""Both stores: what a worker parks reaches the ordinal's next owner, and every sampled token is accounted for."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from buffer import Claim, CorruptPayload, Fenced
+from buffer.tokens import TokenLedger
+from tests.support.buffer_run import BufferRun
+from tests.support.groups import group_for, partials
+from tests.support.redis_server import RedisServer, running_redis
+
+Make = Callable[..., BufferRun]
+
+PARKED = 6  # sampled tokens of `partials` under one version: two episodes of three
+GROUP = 6  # and of `group_for`: two trajectories of three
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "redis"])
+def make(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[Make]:
+    runs: list[BufferRun] = []
+
+    def one(**staleness: object) -> BufferRun:
+        runs.append(BufferRun(None if request.param == "memory" else server, **staleness))
+        return runs[-1]
+
+    yield one
+    for run in runs:
+        run.audit()
+        run.close()
+
+
+def tokens(run: BufferRun) -> TokenLedger:
+    return run.buffer.audit().tokens
+
+
+def fates(run: BufferRun) -> dict[str, int]:
+    """fate -> tokens, over all sources."""
+    total: dict[str, int] = {}
+    for (fate, _), spent in tokens(run).fates.items():
+        total[fate] = total.get(fate, 0) + spent.tokens
+    return {fate: number for fate, number in total.items() if number}
+
+
+def parked_claim(run: BufferRun) -> Claim:
+    claim = run.claim()
+    assert claim.parked is None
+    assert run.buffer.fetch_partials(claim) is None
+    assert run.buffer.park(claim, partials(run.version()), "arithmetic")
+    return claim
+
+
+def test_the_next_owner_of_an_abandoned_ordinal_gets_what_was_parked(make: Make) -> None:
+    run = make().recover()
+    first = parked_claim(run)
+    run.buffer.abandon(first)
+    assert tokens(run).held == PARKED
+    second = run.claim()
+    assert second.ordinal == first.ordinal
+    assert second.parked is not None
+    assert second.parked.sampled == (3, 3)
+    assert run.buffer.fetch_partials(second) == partials(run.version())
+
+
+def test_a_worker_that_is_killed_leaves_what_it_had_parked(make: Make) -> None:
+    run = make().recover()
+    parked_claim(run)
+    run.passes(61)
+    run.buffer.sweep()
+    assert run.buffer.fetch_partials(run.claim()) == partials(run.version())
+
+
+def test_what_is_parked_later_replaces_what_was_parked_before(make: Make) -> None:
+    run = make().recover(limit=1)
+    claim = parked_claim(run)
+    newer = partials(run.version(), run.version())
+    assert run.buffer.park(claim, newer)
+    run.buffer.abandon(claim)
+    assert run.buffer.fetch_partials(run.claim()) == newer
+    assert tokens(run).held == tokens(run).sampled == 2 * PARKED
+
+
+def test_a_group_that_comes_in_takes_the_parked_tokens_with_it(make: Make) -> None:
+    run = make().recover()
+    claim = parked_claim(run)
+    run.buffer.put(claim, group_for(claim, run.version()))
+    assert tokens(run).sampled == tokens(run).held == GROUP
+    assert run.buffer._store.books().cards[claim.ordinal].parked_key == ""
+
+
+def test_nobody_parks_for_an_ordinal_that_he_lost_or_has_put(make: Make) -> None:
+    run = make().recover()
+    lost = run.claim()
+    run.passes(61)
+    run.buffer.sweep()
+    done = run.claim()
+    run.buffer.put(done, group_for(done, run.version()))
+    for claim in (lost, done):
+        with pytest.raises(Fenced):
+            run.buffer.park(claim, partials(run.version()))
+    assert run.buffer._store.books().trash == set()
+
+
+def test_after_a_failure_the_prompt_is_played_from_its_start(make: Make) -> None:
+    run = make().recover()
+    claim = parked_claim(run)
+    assert run.buffer.fail(claim, "reward_failed", "boom", sampled=(4, 4), data_source="arithmetic") == "waiting"
+    assert run.claim().parked is None
+    assert fates(run) == {"failed/reward_failed": 8}
+
+
+def test_parked_tokens_past_the_limit_are_not_gone_on_from(make: Make) -> None:
+    """B033: continued, they would be stale whenever they came in."""
+    run = make().recover(limit=0, per_version=1)
+    claim = parked_claim(run)
+    run.buffer.abandon(claim)
+    run.number += 1
+    run.advance()
+    assert run.claim().parked is None
+    assert fates(run) == {"stale/partials": PARKED}
+    assert run.audit()["stale_partials"] == 1
+    run.buffer.sweep()
+    assert run.buffer._store.books().trash == set()
+
+
+def test_under_mask_they_are(make: Make) -> None:
+    run = make(on_stale="mask").recover(limit=0, per_version=1)
+    claim = parked_claim(run)
+    run.buffer.abandon(claim)
+    run.number += 1
+    run.advance()
+    assert run.claim().parked is not None
+
+
+def test_what_is_too_large_to_put_is_not_parked(make: Make) -> None:
+    run = make()
+    run.set(max_group_bytes=1000, max_bytes=10_000)
+    run.recover()
+    claim = run.claim()
+    many = partials(*(run.version() for _ in range(100)))
+    assert not run.buffer.park(claim, many)
+    run.buffer.abandon(claim)
+    assert run.claim().parked is None
+
+
+def test_a_damaged_partial_says_so_and_the_prompt_can_still_be_played(make: Make) -> None:
+    run = make().recover()
+    run.buffer.abandon(parked_claim(run))
+    claim = run.claim()
+    assert claim.parked is not None
+    run.buffer._payloads.delete([claim.parked.key])
+    with pytest.raises(CorruptPayload, match="gone"):
+        run.buffer.fetch_partials(claim)
+    assert run.buffer.put(claim, group_for(claim, run.version())) == "ready"
+
+
+def test_a_parked_payload_is_no_stray_and_one_that_was_replaced_is_deleted(make: Make) -> None:
+    run = make().recover()
+    claim = parked_claim(run)
+    first = run.buffer._store.books().cards[claim.ordinal].parked_key
+    run.buffer.park(claim, partials(run.version()))
+    second = run.buffer._store.books().cards[claim.ordinal].parked_key
+    run.buffer.abandon(claim)
+    assert run.buffer._store.named([first, second]) == {second}
+    assert run.buffer._payloads.get(first) is None
+
+
+def test_every_way_a_token_may_end_is_counted(make: Make) -> None:
+    run = make(on_stale="discard").recover(limit=1, per_version=2)
+    run.make(2)
+    trained = run.train()
+    root = run.version(0, branch=0)
+    filtered, failed, given_up, lost = run.claim(), run.claim(), run.claim(), run.claim()
+    run.buffer.put(filtered, group_for(filtered, run.version()), filtered="zero_variance")
+    run.buffer.fail(failed, "worker_error", sampled=(5, 6), data_source="arithmetic")
+    run.buffer.abandon(given_up, sampled=(7,), data_source="arithmetic")
+    run.buffer.renew(lost, run.version(), 9)
+    ledger = run.buffer.ledger(run.branch, run.number, trained, {"arithmetic": 4})
+    run.buffer.commit(run.branch, ledger)
+    run.passes(61)
+    run.buffer.sweep()
+    stale = run.claim()
+    assert run.buffer.put(stale, group_for(stale, root, root)) == "ready"
+    run.number += 2
+    run.advance()
+    run.try_lease()
+    assert fates(run) == {
+        "trained": 2 * GROUP - 4,
+        "masked": 4,
+        "filtered/zero_variance": GROUP,
+        "failed/worker_error": 11,
+        "failed/abandoned": 7,
+        "failed/worker_lost": 9,
+        "stale/discarded": 2 * GROUP,
+    }
+    shares = tokens(run).wasted_by_reason()
+    assert set(shares) == set(fates(run)) - {"trained"}
+    assert tokens(run).wasted_share == pytest.approx(sum(shares.values()))
+
+
+def test_a_late_group_is_counted_once_however_often_it_is_put(make: Make) -> None:
+    run = make().recover()
+    late = run.claim()
+    run.passes(61)
+    run.buffer.sweep()
+    index = run.buffer._store.books().cards[late.ordinal].index
+    for _ in range(2):
+        assert (
+            run.buffer._store.put(late.ordinal, late.token, "payload:x:0.1:y", index, run.buffer._limits)[0] == "fenced"
+        )
+    assert run.audit()["fenced"] == 1
+    run.buffer._store.forget(["payload:x:0.1:y"])
+
+
+def test_what_an_older_checkpoint_takes_back_was_sampled_in_vain(make: Make) -> None:
+    run = make().recover(limit=1, per_version=1)
+    run.make(1)
+    ledger = run.checkpoint(run.train())
+    run.make(1)
+    run.checkpoint([0, *run.train()])
+    run.recover(limit=1, per_version=1, ledger=ledger, number=1)
+    assert fates(run) == {"trained": GROUP, "rolled_back": GROUP}
+
+
+def test_what_the_lineage_trained_counts_although_the_store_lost_it(make: Make) -> None:
+    run = make().recover(limit=1, per_version=1)
+    run.make(1)
+    ledger = run.checkpoint(run.train())
+    fresh = make().recover(limit=1, per_version=1, ledger=ledger, number=1)
+    assert fates(fresh) == {"trained": GROUP}
+    assert tokens(fresh).sampled == GROUP
+
+
+def test_tokens_of_an_evaluation_end_evaluated_and_are_counted_once(make: Make) -> None:
+    run = make().recover()
+    evaluation = run.buffer.open_evaluation(run.version(), num_prompts=2, group_size=2)
+    for _ in range(2):
+        claim = evaluation.reserve("w")
+        assert isinstance(claim, Claim)
+        evaluation.put(claim, group_for(claim, run.version()))
+    run.buffer.close_evaluation()
+    run.buffer.close_evaluation()
+    assert fates(run) == {"evaluated": 2 * GROUP}
+    run.buffer.open_evaluation(run.version(), num_prompts=1, group_size=2)
+    run.recover()
+    assert fates(run) == {"evaluated": 2 * GROUP}
+
+
+def test_a_trainer_whose_branch_was_opened_again_after_a_lost_tail_is_fenced(make: Make) -> None:
+    run = make().recover(limit=3)
+    second, third = run.attach(), run.attach()
+    settings = {"number": 0, "limit": 3, "groups_per_version": 2}
+    branch = second.recover("second", None, **settings)
+    # The store lost the recover above: as if it had never been, the next trainer opens the same branch.
+    store = second._store
+    ledger = store.books()
+    assert ledger.nonce == "second"
+    third._nonces[branch] = "third"
+    assert second.lease(branch, 0, 1, 2)
+    with pytest.raises(Fenced):
+        third.lease(branch, 0, 1, 2)
+    for call in (
+        lambda: third.advance(branch, 1, limit=3, groups_per_version=2),
+        lambda: third.give_back(branch, [0]),
+        lambda: third.ledger(branch, 0, []),
+    ):
+        with pytest.raises(Fenced):
+            call()
+
+
+def test_a_cluster_that_dies_at_once_is_excused_whole_though_its_deadlines_pass_one_by_one(make: Make) -> None:
+    run = make().recover(limit=3, per_version=4)
+    for _ in range(16):
+        run.claim()
+        run.passes(1)
+    run.passes(45)
+    swept = run.buffer.sweep()
+    assert swept.excused
+    assert len(swept.expired) == 16
+    assert {card.failures for card in run.buffer._store.books().cards.values()} == {0}
+
+
+def test_one_worker_of_many_that_falls_silent_pays_and_the_others_keep_their_claims(make: Make) -> None:
+    run = make().recover(limit=3, per_version=4)
+    claims = run.claims()
+    run.passes(45)
+    for claim in claims[1:]:
+        run.buffer.renew(claim)
+    run.passes(16)
+    swept = run.buffer.sweep()
+    assert swept.expired == (claims[0].ordinal,)
+    assert not swept.excused
+    assert run.buffer._store.books().cards[claims[0].ordinal].failures == 1
