@@ -15,9 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Audit the run's buffer."""
-    from asyncrl.run.connections import open_buffer
+    from asyncrl.run.existing import open_existing
 
-    with open_buffer(load_from(args).config) as buffer:
+    with open_existing(load_from(args).config) as (buffer, _):
         audit = buffer.audit()
     print(json.dumps(audit.to_json()) if args.json else render(audit))
     return 0 if audit.ok else 1

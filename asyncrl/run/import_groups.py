@@ -67,8 +67,8 @@ class ImportReport:
 
     @property
     def num_lost(self) -> int:
-        """Groups that were neither trained on nor given back to be played again."""
-        return len(self.refused) + self.outcomes["dead"]
+        """Groups that the trainer will not see: refused, stale, too large, or fenced."""
+        return self.num_groups - self.outcomes["ready"]
 
     def to_json(self) -> dict[str, Any]:  # plain data for json.dump
         """Plain data."""
@@ -132,6 +132,7 @@ class Import:
     async def _run(self) -> ImportReport:
         settings, report = self._settings, self.report
         end = len(self._file.sizes) if settings.first is None else settings.skip + settings.first
+        report.next_group = min(settings.skip, len(self._file.sizes))
         hints = await waits.in_thread(self._buffer.hints, "room")
         for index, stored in enumerate(self._file.groups()):
             if not settings.skip <= index < end:

@@ -5,8 +5,10 @@ import numpy as np
 from buffer import Group, Row, Span, Trajectory, pack
 from buffer.trajectory import COLUMN_DTYPES
 
+VERSIONS = (pack(1, 3), pack(2, 5))
 
-def rich_row(seed: int, versions: tuple[int, ...] = (pack(1, 3), pack(2, 5)), *, columns: bool = True) -> Row:
+
+def rich_row(seed: int, versions: tuple[int, ...] = VERSIONS, *, columns: bool = True) -> Row:
     """A row of two prompt tokens, and three sampled under each version; with columns of every dtype and odd shapes."""
     rng = np.random.default_rng(seed)
     num_tokens = 2 + 3 * len(versions)
@@ -35,14 +37,16 @@ def extra_columns(rng: np.random.Generator, num_tokens: int) -> dict[str, np.nda
     return found
 
 
-def rich_group(ordinal: int, attempt: int = 1, *, num_trajectories: int = 3) -> Group:
+def rich_group(
+    ordinal: int, attempt: int = 1, *, num_trajectories: int = 3, versions: tuple[int, ...] = VERSIONS
+) -> Group:
     """A group whose trajectories differ in rows, rewards, reasons and what they carry."""
     trajectories = []
     for i in range(num_trajectories):
         failed = i % 3 == 1
         trajectories.append(
             Trajectory(
-                rows=tuple(rich_row(10 * ordinal + i + k, columns=k == 0) for k in range(1 + i % 2)),
+                rows=tuple(rich_row(10 * ordinal + i + k, versions, columns=k == 0) for k in range(1 + i % 2)),
                 reward=None if failed else 0.1 * i - 0.05,
                 reward_error="the judge timed out after 30 s" if failed else None,
                 reward_parts={} if failed else {"format": -0.0, "answer": 1e-300},

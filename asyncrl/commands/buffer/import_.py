@@ -5,8 +5,8 @@ trainer. The trainer trains only on tokens of weights that it knows: groups of o
 that all their tokens were sampled under the newest published version (their logprobs stay what they were, and
 extra_info.restamped keeps the true versions).
 
-Exit codes: 0 all are in; 1 some were refused or became too large; 2 the file is not one of groups, or of another
-tokenizer or group size; 75 admission was closed: --skip goes on from there.
+Exit codes: 0 all are in; 1 some were refused, stale on arrival or too large; 2 the file is not one of groups, or of
+another tokenizer or group size; 75 admission was closed: --skip goes on from there.
 """
 
 import argparse

@@ -41,7 +41,7 @@ def conclude(args: argparse.Namespace, acted: Acted, *, done: str, unchanged: st
             print(f"{len(acted.unchanged)} {unchanged}{shown(acted.unchanged)}")
     if acted.unknown:
         print(
-            f"not dead letters:{shown(acted.unknown)}; `asyncrl buffer dead-letters list` shows them", file=sys.stderr
+            f"not dead letters{shown(acted.unknown)}; `asyncrl buffer dead-letters list` shows them", file=sys.stderr
         )
     if nothing:
         known = listed(acted.reasons) or "there are none at all"
