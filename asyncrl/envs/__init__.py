@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from asyncrl.envs.base import Environment, EnvironmentDeps, Reward, StepResult
+from asyncrl.envs.base import Environment, EnvironmentDeps, Resumable, Reward, StepResult
 from asyncrl.envs.multi_turn_math import MultiTurnMath
 from asyncrl.envs.single_turn import SingleTurn
 from asyncrl.envs.tool_math import ToolMath
 
-__all__ = ["ENVIRONMENTS", "Environment", "EnvironmentDeps", "Reward", "StepResult"]
+__all__ = ["ENVIRONMENTS", "Environment", "EnvironmentDeps", "Resumable", "Reward", "StepResult"]
 
 ENVIRONMENTS: Mapping[str, Callable[[EnvironmentDeps], Environment]] = MappingProxyType(
     {

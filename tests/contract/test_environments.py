@@ -1,13 +1,15 @@
-"""Every environment: same seed, same prompt; ends within its turns; its reward is a number or an error."""
+"""Every environment: same seed, same prompt; ends within its turns; its reward is a number or an error; and another
+worker can go on with it from any turn."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 
 import pytest
 
 from asyncrl.config import RolloutConfig
 from asyncrl.data.rows import PromptRow
-from asyncrl.envs import ENVIRONMENTS, Environment, EnvironmentDeps, Reward
+from asyncrl.envs import ENVIRONMENTS, Environment, EnvironmentDeps, Resumable, Reward, StepResult
 from asyncrl.envs.rewards import RewardPool
 
 MAX_TURNS = 3
@@ -76,6 +78,55 @@ def test_a_reward_that_fails_ends_it_with_the_error(environment: Environment) ->
 
     reward = asyncio.run(fails())
     assert (reward.value, reward.error) == (None, "exception: the ground truth has no final number")
+
+
+EPISODES = [
+    [("#### 19", "stop")] * MAX_TURNS,
+    [(CALL, "stop"), (f"hm {CALL}", "stop"), (CALL, "stop")],
+    [("#### 19", "stop"), (CALL, "stop"), ("#### 20", "stop")],
+    [(CALL, "stop"), ("#### 20", "length")],
+]
+
+
+async def steps(environment: Environment, turns: list[tuple[str, str]]) -> list[StepResult]:
+    """The answers to some turns, up to the end of the episode."""
+    answers: list[StepResult] = []
+    for text, finish_reason in turns:
+        answers.append(await environment.step(text, finish_reason))
+        if answers[-1].done:
+            break
+    return answers
+
+
+@pytest.mark.parametrize("turns", EPISODES)
+def test_an_episode_that_is_continued_elsewhere_from_any_turn_ends_as_the_uninterrupted_one(
+    environment: Environment, deps: EnvironmentDeps, turns: list[tuple[str, str]]
+) -> None:
+    async def check() -> None:
+        messages = await environment.reset(ROW, seed=1)
+        whole = await steps(environment, turns)
+        for done in range(len(whole)):
+            await environment.reset(ROW, seed=1)
+            assert await steps(environment, turns[:done]) == whole[:done]
+            assert isinstance(environment, Resumable)
+            state = json.loads(json.dumps(environment.snapshot()))
+            answers = await steps(environment, turns[done:])  # what happens after it does not change the snapshot
+            other = type(environment)(deps)  # type: ignore[call-arg]  # each is made from EnvironmentDeps
+            assert isinstance(other, Resumable)
+            assert await other.restore(ROW, seed=1, state=state) == messages, "the first messages, as reset gives them"
+            assert other.snapshot() == state
+            assert await steps(other, turns[done:]) == answers == whole[done:]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("name", ["multi_turn_math", "tool_math"])
+@pytest.mark.parametrize("state", [{"turn": "2"}, {"else": 1}])
+def test_a_snapshot_of_something_else_is_refused(name: str, state: dict[str, object], deps: EnvironmentDeps) -> None:
+    environment = ENVIRONMENTS[name](deps)
+    assert isinstance(environment, Resumable)
+    with pytest.raises((KeyError, ValueError), match="turn"):
+        asyncio.run(environment.restore(ROW, seed=1, state=state))
 
 
 def test_multi_turn_math_asks_again_and_scores_the_last_answer(deps: EnvironmentDeps) -> None:

@@ -79,3 +79,39 @@ def test_spans_that_do_not_cover_the_tokens_are_refused() -> None:
     builder.append_sampled([5, 6], [-0.1] * 2, [Span(8, 80, 1)])
     with pytest.raises(TrajectoryError):
         finished(builder)
+
+
+def test_restored_rows_go_on_as_if_they_had_never_been_parked() -> None:
+    def begin(builder: TrajectoryBuilder) -> None:
+        builder.begin_row([1, 2])
+        builder.append_sampled([5], [-0.1], [Span(8, 80, 1)])
+        builder.append_context([30])
+        builder.begin_row([3])
+        builder.append_sampled([6, 7], [-0.2, -0.3], [Span(7, 70, 1), Span(9, 90, 1)])
+        builder.append_context([31, 32])
+        builder.append_sampled([8], [-0.4], [Span(9, 90, 1)])
+
+    def end(builder: TrajectoryBuilder) -> None:
+        builder.append_sampled([9], [-0.5], [Span(9, 90, 1)])
+        builder.append_context([33])
+
+    older: list[str] = []
+    whole, restored = TrajectoryBuilder(), TrajectoryBuilder(on_older=lambda: older.append("older"))
+    begin(whole)
+    restored.restore(whole.rows())
+    assert older == ["older"], "the group's age is known at once"
+    assert (restored.oldest_version, restored.num_sampled, restored.row_index) == (7, 4, 1)
+    assert restored.prompt_ids == whole.prompt_ids == [1, 2]
+    for builder in (whole, restored):
+        end(builder)
+    assert finished(restored) == finished(whole)
+    restored.clear()
+    assert (restored.oldest_version, restored.num_sampled, restored.token_ids, restored.row_index) == (None, 0, [], 0)
+
+
+def test_the_prompt_of_an_episode_is_that_of_its_first_row() -> None:
+    builder = TrajectoryBuilder()
+    assert builder.prompt_ids == []
+    builder.begin_row([4, 5])
+    builder.append_sampled([6], [-0.1], [Span(8, 80, 1)])
+    assert builder.prompt_ids == [4, 5]

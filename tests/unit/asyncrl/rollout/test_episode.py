@@ -1,92 +1,17 @@
 """Episodes against a generator and an environment that follow a script."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from asyncrl.data.rows import PromptRow
-from asyncrl.envs.base import Message, Reward, StepResult
+from asyncrl.envs.base import StepResult
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
-from asyncrl.inference.fleet import Generated, Session
-from asyncrl.inference.protocol import Sampling
-from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer, EpisodeSettings, EpisodeTask, PromptMemo
+from asyncrl.rollout.episode import EpisodeFailed, PromptMemo
 from asyncrl.rollout.progress import Progress
-from buffer import Span, Trajectory
-from tests.support.char_chat import END, CharChat
+from tests.support.char_chat import END
 from tests.support.event_loop import in_event_loop
-
-SETTINGS = EpisodeSettings(
-    run_seed=0,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=-1,
-    max_new_tokens=8,
-    max_turns=3,
-    max_attempts=2,
-    context_length=64,
-    max_prompt_tokens=60,
-    truncation="error",
-)
-ROW = PromptRow(0, "test", ({"role": "user", "content": "1234"},), None, {})
-
-
-class ScriptedFleet:
-    """Gives the answers of a script; an exception in it is raised."""
-
-    def __init__(self, *script: Any) -> None:
-        self.script = deque(script)
-        self.asked: list[tuple[list[int], Sampling]] = []
-        self.sessions: set[int] = set()
-
-    async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, *, session: Session, may_start_on: Callable[[int], bool]
-    ) -> Generated:
-        self.asked.append((list(token_ids), sampling))
-        self.sessions.add(id(session))
-        step = self.script.popleft()
-        if isinstance(step, Exception):
-            raise step
-        ids, finish = step
-        spans = (Span(7, 70, len(ids)),) if ids else ()
-        return Generated(tuple(ids), (-0.5,) * len(ids), finish, spans, "server-0")
-
-    async def cut(self, session: Session) -> None:
-        raise AssertionError("nothing is in flight")
-
-
-class ScriptedEnvironment:
-    """Says the messages of a script, then ends with a reward."""
-
-    def __init__(self, *replies: str) -> None:
-        self.replies = deque(replies)
-        self.heard: list[tuple[str, str]] = []
-        self.seed: int | None = None
-
-    async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:
-        self.seed = seed
-        return row.messages
-
-    async def step(self, text: str, finish_reason: str) -> StepResult:
-        self.heard.append((text, finish_reason))
-        if self.replies:
-            return StepResult(messages=({"role": "user", "content": self.replies.popleft()},))
-        return StepResult(done=True, reward=Reward(0.5, None, {"part": 1.0}))
-
-
-class Play:
-    """One episode with its parts at hand."""
-
-    def __init__(self, *script: Any, replies: tuple[str, ...] = (), **settings: Any) -> None:
-        self.chat, self.fleet, self.environment = CharChat(), ScriptedFleet(*script), ScriptedEnvironment(*replies)
-        self.player = EpisodePlayer(self.chat, self.fleet, lambda: self.environment, replace(SETTINGS, **settings))
-        self.task = EpisodeTask(ROW, "train", ordinal=3, episode=1, may_start_on=lambda version: True)
-
-    async def run(self) -> Trajectory:
-        return await self.player.play(self.task, Progress(), PromptMemo())
+from tests.support.scripted_play import Play
 
 
 @in_event_loop
@@ -247,3 +172,20 @@ async def test_text_is_kept_only_where_people_look() -> None:
     play = Play(([15, END], "stop"), ([16, END], "stop"), replies=("9",))
     play.task = replace(play.task, with_text=True)
     assert dict((await play.run()).extra_info) == {"prompt_text": "user: 1234", "response_text": "5\n6"}
+
+
+@in_event_loop
+async def test_a_long_turn_is_asked_for_in_pieces_of_chunk_tokens() -> None:
+    play = Play(([15, 16, 17], "length"), ([18, 19, 15], "length"), ([16, 17], "length"), chunk_tokens=3)
+    trajectory = await play.run()
+    assert [sampling.max_new_tokens for _, sampling in play.fleet.asked] == [3, 3, 2]
+    assert [len(ids) for ids, _ in play.fleet.asked] == [7, 10, 13]
+    assert (trajectory.num_sampled, trajectory.finish_reason) == (8, "length")
+    assert play.environment.heard == [("56789567", "length")]
+
+
+@in_event_loop
+async def test_a_piece_that_ends_early_ends_the_turn() -> None:
+    play = Play(([15, 16], "length"), chunk_tokens=3)
+    assert (await play.run()).finish_reason == "length", "the server has no more room than that"
+    assert (await Play(([15, 16, END], "stop"), chunk_tokens=3).run()).finish_reason == "stop"

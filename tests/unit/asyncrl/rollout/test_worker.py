@@ -101,7 +101,7 @@ async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(clu
     dying.script.extend([DROP] * 3)
     async with cluster.working() as (worker, _):
         groups = await cluster.lease(2)
-        assert worker.facts()["answers_lost"] >= 1
+        assert float(worker.facts()["answers_lost"]) >= 1
     assert all(len(group.trajectories) == GROUP for group in groups)
 
 
@@ -124,7 +124,7 @@ async def test_a_failed_reward_fails_no_group(cluster: WorkerCluster) -> None:
     cluster.train()
     async with cluster.working() as (worker, _):
         groups = await cluster.lease(2)
-        assert worker.facts()["rewards_failed"] >= 2 * GROUP
+        assert float(worker.facts()["rewards_failed"]) >= 2 * GROUP
     assert {t.reward_error for group in groups for t in group.trajectories} == {"timed out"}
 
 
