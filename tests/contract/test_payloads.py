@@ -1,17 +1,20 @@
 """One body of tests for every home of payloads."""
 
+import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from buffer import PayloadConfig
+from buffer import BufferConfig, Claim, CorruptPayload, Leased, PayloadConfig, ReplayBuffer, ServerLost, pack
 from buffer.keys import payload_key
 from buffer.payloads import PayloadHome, Payloads
 from buffer.payloads.directory import DirectoryPayloads
 from buffer.payloads.memory import MemoryPayloads
 from buffer.payloads.redis import RedisPayloads
 from buffer.redis_store import RedisServer as Connection
+from tests.support.groups import group_for
 from tests.support.redis_server import RedisServer, running_redis
 
 
@@ -43,6 +46,21 @@ def test_bytes_come_back_as_they_were(home: PayloadHome) -> None:
         home.put(name, blob)
     assert {name: home.get(name) for name in blobs} == blobs
     home.delete(blobs)
+
+
+def test_a_large_payload_comes_back_as_it_was(home: PayloadHome) -> None:
+    blob = bytes(range(256)) * 40_000
+    home.put(key(1), blob)
+    assert home.get(key(1)) == blob
+    home.delete([key(1)])
+
+
+def test_a_repeat_of_a_put_changes_nothing(home: PayloadHome) -> None:
+    for _ in range(2):
+        home.put(key(1), b"x" * 1000)
+        assert home.get(key(1)) == b"x" * 1000
+    home.delete([key(1)])
+    assert home.get(key(1)) is None
 
 
 def test_a_missing_payload_is_none_and_deleting_it_is_done(home: PayloadHome) -> None:
@@ -90,3 +108,63 @@ def test_without_a_second_home_nothing_spills_and_a_spilled_key_is_a_clear_error
     assert not near.spills(1 << 40)
     with pytest.raises(ValueError, match=r"buffer\.payload\.home is 'redis' here"):
         near.get(key(2, spilled=True))
+
+
+@contextmanager
+def files_of_at_most(num_bytes: int) -> Iterator[None]:
+    """Any longer write of this process fails after so many bytes, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_half_written_file_is_never_served_and_is_swept(tmp_path: Path) -> None:
+    home = DirectoryPayloads(tmp_path.as_uri())
+    with files_of_at_most(1 << 16), pytest.raises(ServerLost, match=r"did not take the 131072 bytes.*File too large"):
+        home.put(key(5), bytes(1 << 17))
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.stat().st_size for path in written] == [1 << 16], "half of it is there"
+    assert home.get(key(5)) is None
+    strays = [name for _ in range(256) for name in home.strays("demo", 0)]
+    home.delete(strays)
+    assert len(strays) == 1
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_who_reads_a_file_while_its_put_is_repeated_reads_all_of_it(tmp_path: Path) -> None:
+    home = DirectoryPayloads(tmp_path.as_uri())
+    home.put(key(5), b"x" * 1000)
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    with path.open("rb", buffering=0) as reader:
+        assert reader.read(10) == b"x" * 10
+        home.put(key(5), b"x" * 1000)
+        assert reader.read() == b"x" * 990
+
+
+def test_a_home_that_cannot_be_one_says_so(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file, no directory")
+    home = DirectoryPayloads((tmp_path / "taken").as_uri())
+    for call in (lambda: home.put(key(1), b"x"), lambda: home.get(key(1)), lambda: home.delete([key(1)])):
+        with pytest.raises(ServerLost, match=r"buffer\.payload\.home, .*taken, did not .*NotADirectoryError"):
+            call()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_damaged_file_is_no_group(tmp_path: Path, damage: str) -> None:
+    config = BufferConfig(payload=PayloadConfig(home=tmp_path.as_uri(), spill_bytes=1))
+    buffer = ReplayBuffer.in_memory("demo", config)
+    branch = buffer.recover("n", None, number=0, limit=0, groups_per_version=1)
+    claim = buffer.reserve("w")
+    assert isinstance(claim, Claim)
+    buffer.put(claim, group_for(claim, pack(branch, 0)))
+    batch = buffer.lease(branch, 0, 1, 1)
+    assert isinstance(batch, Leased)
+    assert buffer.fetch(batch.entries[0]).gid == claim.gid
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    blob = path.read_bytes()
+    path.write_bytes(blob[:-8] if damage == "cut" else blob[:-8] + bytes(byte ^ 1 for byte in blob[-8:]))
+    with pytest.raises(CorruptPayload, match="xxh3"):
+        buffer.fetch(batch.entries[0])
