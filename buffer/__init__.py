@@ -7,7 +7,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from buffer.answers import Claim, Entry, Leased, NotAdmitted, NotReady, RenewAnswer
+    from buffer.answers import (
+        Claim,
+        DeadLetter,
+        Entry,
+        Leased,
+        LeftGroup,
+        NotAdmitted,
+        NotReady,
+        Parked,
+        RenewAnswer,
+        StaleGroup,
+        SweepReport,
+    )
     from buffer.audit import Audit
     from buffer.config import BufferConfig, PayloadConfig, StalenessConfig
     from buffer.embedded import Embedded, ensure
@@ -25,9 +37,14 @@ if TYPE_CHECKING:
         TrajectoryError,
         UnknownSchema,
     )
+    from buffer.hints import Hints
     from buffer.lineage import Ledger
+    from buffer.operator_side import HeldGroup
+    from buffer.partials import UNFINISHED, PartialEpisode, Partials
     from buffer.replay_buffer import ReplayBuffer
     from buffer.run_record import RunRecord
+    from buffer.status import HeldClaim, Status
+    from buffer.tokens import TokenLedger
     from buffer.trajectory import Group, Row, Span, Trajectory
     from buffer.versions import label, pack, parse_label, unpack
 
@@ -35,7 +52,19 @@ OWNER = "asyncrl"
 """Whose package this is: PyPI has another `buffer`, and pip lets one overwrite the other without a word."""
 
 _NAMES = {
-    "answers": ("Claim", "Entry", "Leased", "NotAdmitted", "NotReady", "RenewAnswer"),
+    "answers": (
+        "Claim",
+        "DeadLetter",
+        "Entry",
+        "Leased",
+        "LeftGroup",
+        "NotAdmitted",
+        "NotReady",
+        "Parked",
+        "RenewAnswer",
+        "StaleGroup",
+        "SweepReport",
+    ),
     "audit": ("Audit",),
     "config": ("BufferConfig", "PayloadConfig", "StalenessConfig"),
     "embedded": ("Embedded", "ensure"),
@@ -53,9 +82,14 @@ _NAMES = {
         "TrajectoryError",
         "UnknownSchema",
     ),
+    "hints": ("Hints",),
     "lineage": ("Ledger",),
+    "operator_side": ("HeldGroup",),
+    "partials": ("UNFINISHED", "PartialEpisode", "Partials"),
     "replay_buffer": ("ReplayBuffer",),
     "run_record": ("RunRecord",),
+    "status": ("HeldClaim", "Status"),
+    "tokens": ("TokenLedger",),
     "trajectory": ("Group", "Row", "Span", "Trajectory"),
     "versions": ("label", "pack", "parse_label", "unpack"),
 }
@@ -63,6 +97,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "OWNER",
+    "UNFINISHED",
     "Audit",
     "Behind",
     "BudgetTooSmall",
@@ -70,14 +105,22 @@ __all__ = [
     "BufferError",
     "Claim",
     "CorruptPayload",
+    "DeadLetter",
     "Embedded",
     "Entry",
     "Fenced",
     "Group",
+    "HeldClaim",
+    "HeldGroup",
+    "Hints",
     "Leased",
     "Ledger",
+    "LeftGroup",
     "NotAdmitted",
     "NotReady",
+    "Parked",
+    "PartialEpisode",
+    "Partials",
     "PayloadConfig",
     "RenewAnswer",
     "ReplayBuffer",
@@ -88,7 +131,11 @@ __all__ = [
     "ServerLost",
     "ServerRefused",
     "Span",
+    "StaleGroup",
     "StalenessConfig",
+    "Status",
+    "SweepReport",
+    "TokenLedger",
     "TooLarge",
     "Trajectory",
     "TrajectoryError",

@@ -15,7 +15,7 @@ WITH_PAYLOAD = (READY, LEASED, DEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class HeldGroup:
     """A group with a payload, its state, and of a dead one why it died."""
 
     state: str
@@ -35,7 +35,7 @@ class OperatorSide(Attached):
         """
         return status_of(self.run, self._store.books(), self._limits, _now_ms() if now_ms is None else now_ms)
 
-    def groups(self, *states: str, now_ms: int | None = None) -> tuple[Shown, ...]:
+    def groups(self, *states: str, now_ms: int | None = None) -> tuple[HeldGroup, ...]:
         """The groups with a payload in these states (ready, leased, dead; none named: all), by ordinal. `fetch` reads
         their entries. O(groups in the buffer); changes nothing.
 
@@ -45,7 +45,7 @@ class OperatorSide(Attached):
         books = self._store.books()
         now = _now_ms() if now_ms is None else now_ms
         return tuple(
-            Shown(
+            HeldGroup(
                 card.state,
                 entry_of(Taken(ordinal, books.oldest_effective(card.index.ranges), card), books.trained, now),
                 card.reason,

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from buffer import staleness
 from buffer.books import DEAD, IN_FLIGHT, Books, Card
 from buffer.ledger import counts
 from buffer.store import Limits
+from buffer.tokens import TokenLedger, tokens_of
 from buffer.versions import label, pack
 
 
@@ -25,6 +26,8 @@ class HeldClaim:
     """Seconds until it expires, unless it is renewed; negative: it is late and not yet swept."""
     oldest: str | None
     """Label of the oldest version that sampled a token of its group; None: no token yet, as far as was told."""
+    num_sampled: int
+    """Tokens sampled so far in its group, as far as was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class Status:
     """reason -> dead letters."""
     reasons: Mapping[str, int]
     """reason -> how often a group left the happy path for it, or a call was refused."""
+    tokens: TokenLedger
     evaluation: str
     """Label of the version whose evaluation is open; empty: none is."""
 
@@ -68,7 +72,9 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:  # plain data for json.dump
         """Plain data: numbers, strings, lists and maps."""
-        return {**asdict(self), "workers": self.workers}
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        claims = [asdict(claim) for claim in self.claims]
+        return {**plain, "claims": claims, "workers": self.workers, "tokens": self.tokens.to_json()}
 
 
 def status_of(run: str, books: Books, limits: Limits, now_ms: int) -> Status:
@@ -91,6 +97,7 @@ def status_of(run: str, books: Books, limits: Limits, now_ms: int) -> Status:
         claims=tuple(sorted(_claims(books, now_ms), key=lambda claim: (-claim.age_s, claim.ordinal))),
         deaths=dict(Counter(card.reason for card in books.cards.values() if card.state == DEAD).most_common()),
         reasons=dict(sorted(books.reasons.items())),
+        tokens=tokens_of(books),
         evaluation=books.evaluation,
     )
 
@@ -121,6 +128,7 @@ def _claims(books: Books, now_ms: int) -> list[HeldClaim]:
             age_s=max(0, now_ms - card.since_ms) / 1000,
             left_s=(books.in_flight[ordinal] - now_ms) / 1000,
             oldest=_label(card),
+            num_sampled=card.num_sampled,
         )
         for ordinal, card in held
     ]

@@ -9,7 +9,7 @@ from typing import Any
 from asyncrl.data.group_columns import GroupRecord, Text
 from asyncrl.data.group_files import GroupFileWriter
 from buffer import CorruptPayload, ReplayBuffer, UnknownSchema
-from buffer.operator_side import WITH_PAYLOAD, Shown
+from buffer.operator_side import WITH_PAYLOAD, HeldGroup
 
 
 @dataclass
@@ -63,7 +63,7 @@ def export_groups(
         "version": buffer.status().version,
         "record": None if record is None else record.to_fields(),
     }
-    report, failed = ExportReport(), list[tuple[Shown, str]]()
+    report, failed = ExportReport(), list[tuple[HeldGroup, str]]()
     with GroupFileWriter(path, about, text=text, overwrite=overwrite) as writer:
         for shown in buffer.groups(*states)[:first]:
             try:
@@ -80,7 +80,7 @@ def export_groups(
     return report
 
 
-def _sort_out(buffer: ReplayBuffer, failed: Sequence[tuple[Shown, str]], report: ExportReport) -> None:
+def _sort_out(buffer: ReplayBuffer, failed: Sequence[tuple[HeldGroup, str]], report: ExportReport) -> None:
     """A run goes on while it is exported: a payload that nothing names any more is no loss."""
     named = {shown.entry.key for shown in buffer.groups()} if failed else set()
     for shown, error in failed:

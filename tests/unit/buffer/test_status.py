@@ -56,16 +56,16 @@ def test_a_full_budget_closes_admission_for_new_prompts_and_not_for_waiting_ones
 def test_claims_are_listed_oldest_first_with_their_workers_and_what_they_have_sampled(run: BufferRun) -> None:
     run.recover(limit=5, per_version=2)
     first = run.claim("slow")
-    run.buffer.renew(first, run.version(0))
+    run.buffer.renew(first, run.version(0), num_sampled=7)
     run.passes(30)
     run.claim("quick")
     run.claim("quick")
     run.passes(5)
     status = run.buffer.status(now_ms=run.now_ms)
-    assert [(c.ordinal, c.worker, c.age_s, c.left_s, c.oldest) for c in status.claims] == [
-        (0, "slow", 35.0, 25.0, "1.0"),
-        (1, "quick", 5.0, 55.0, None),
-        (2, "quick", 5.0, 55.0, None),
+    assert [(c.ordinal, c.worker, c.age_s, c.left_s, c.oldest, c.num_sampled) for c in status.claims] == [
+        (0, "slow", 35.0, 25.0, "1.0", 7),
+        (1, "quick", 5.0, 55.0, None, 0),
+        (2, "quick", 5.0, 55.0, None, 0),
     ]
     assert status.workers == {"quick": 2, "slow": 1}
     assert (status.version, status.limit, status.groups_per_version, status.window) == ("1.0", 5, 2, 12)
@@ -84,7 +84,9 @@ def test_deaths_are_counted_by_reason_and_bytes_by_what_holds_them(run: BufferRu
     assert status.counts["dead"] == 2
     assert status.resident_bytes == run.buffer.audit().resident_bytes > 0
     assert status.dead_bytes == 0
-    assert json.loads(json.dumps(status.to_json()))["deaths"] == {"tool_failed": 2}
+    plain = json.loads(json.dumps(status.to_json()))
+    assert plain["deaths"] == {"tool_failed": 2}
+    assert (plain["tokens"]["sampled"], plain["tokens"]["held"]) == (6, 6)
 
 
 def test_looking_changes_nothing(run: BufferRun) -> None:
