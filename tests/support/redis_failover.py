@@ -107,7 +107,7 @@ def _start_sentinel(directory: Path, port: int, pair: Pair, password: str, count
     directory.mkdir()
     lines = [f"port {port}", "bind 127.0.0.1", f"dir {directory}", f'logfile "{directory}/log"', "daemonize no"]
     lines += [f"sentinel monitor {SERVICE} 127.0.0.1 {pair.primary_port} {count // 2 + 1}"]
-    lines += [f"sentinel down-after-milliseconds {SERVICE} 400", f"sentinel failover-timeout {SERVICE} 4000"]
+    lines += [f"sentinel down-after-milliseconds {SERVICE} 400", f"sentinel failover-timeout {SERVICE} 1000"]
     if pair.password:
         lines += [f"sentinel auth-user {SERVICE} operator", f"sentinel auth-pass {SERVICE} {pair.password}"]
     if password:
