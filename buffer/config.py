@@ -42,9 +42,11 @@ class BufferConfig(_Settings):
     """The replay buffer between the two clusters."""
 
     url: SecretStr | None = None
-    """Redis or Valkey: redis://, rediss:// or unix://, with user and password. null: the environment
-    variable ASYNCRL_REDIS_URL, else the run starts its own, in its run directory. Percent-encode special characters
-    of a password."""
+    """Redis or Valkey: redis://user:password@host:6379/db, rediss:// for TLS (with ?ssl_ca_certs=, ssl_certfile=,
+    ssl_keyfile=) or unix:///path. Of a Redis Cluster, one node or several (redis://host,host). Behind Sentinel:
+    redis+sentinel://user:password@host:26379,host/service/db, the Sentinels' own login by ?sentinel_password=. Percent-
+    encode special characters of a password. null: the environment variable ASYNCRL_REDIS_URL, else the run starts
+    its own, in its run directory."""
 
     claim_s: Seconds = 60.0
     """Seconds a claim lives after its last renewal. A worker silent for longer loses the ordinal."""
