@@ -57,7 +57,8 @@ class Attached:
         if answer.status == "fenced":
             raise Fenced(
                 f"{what} of branch {branch}: the ledger of run {self.run!r} is at branch {answer.branch}, version "
-                f"{answer.trained}. Another trainer has taken over (on its own branch, or on this number after Redis lost its latest writes); this one must exit and not be restarted."
+                f"{answer.trained}. Another trainer has taken over, on its own branch or (after Redis lost its latest "
+                "writes) under this number; this one must exit and not be restarted."
             )
         if answer.status == "behind":
             raise Behind(

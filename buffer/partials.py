@@ -33,6 +33,8 @@ class PartialEpisode:
         object.__setattr__(self, "index", integer("PartialEpisode.index", self.index))
         if self.index < 0:
             raise TrajectoryError(f"PartialEpisode.index = {self.index} must be at least 0.")
+        if type(self.done) is not bool:
+            raise TrajectoryError(f"PartialEpisode.done is a {type(self.done).__name__}, expected true or false.")
         if self.done == (self.trajectory.reward_error == UNFINISHED):
             raise TrajectoryError(
                 f"PartialEpisode.done = {self.done} and reward_error = {self.trajectory.reward_error!r}: an "

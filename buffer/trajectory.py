@@ -13,8 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from buffer.errors import TrajectoryError
-from buffer.json_safe import integer, json_safe_map, number, text
+from buffer.json_safe import integer, json_safe_map, number, short, shown, text
 from buffer.versions import extremes
+
+_TOP = 1 << 64
+_MOST = (1 << 53) - 1
+"""Largest count: what Lua's numbers, which are doubles, hold exactly."""
+_EMPTY: Mapping[str, object] = MappingProxyType({})
 
 FINISH_REASONS = ("stop", "length", "abort", "env")
 COLUMN_DTYPES = (
@@ -47,10 +52,14 @@ class Span:
     num_tokens: int
 
     def __post_init__(self) -> None:
+        if type(self.version) is type(self.digest) is type(self.num_tokens) is int and (
+            0 <= self.version < _TOP and 0 <= self.digest < _TOP and 0 < self.num_tokens < _TOP
+        ):
+            return
         for name in ("version", "digest", "num_tokens"):
             value = integer(f"Span.{name}", getattr(self, name))
             object.__setattr__(self, name, value)
-            if not 0 <= value < 1 << 64:
+            if not 0 <= value < _TOP:
                 raise TrajectoryError(f"Span.{name} = {value} does not fit into 64 unsigned bits.")
         if self.num_tokens < 1:
             raise TrajectoryError(
@@ -94,15 +103,7 @@ class Row(_ComparedByContent):
             _check_array(f"Row.{name}", getattr(self, name), np.dtype(dtype), num_tokens)
         if not num_tokens:
             raise TrajectoryError("Row.token_ids is empty: a row holds at least the tokens of its prompt.")
-        object.__setattr__(self, "num_prompt_tokens", integer("Row.num_prompt_tokens", self.num_prompt_tokens))
-        if not 0 <= self.num_prompt_tokens <= num_tokens:
-            raise TrajectoryError(
-                f"Row.num_prompt_tokens = {self.num_prompt_tokens} must be in 0..{num_tokens}, the row's tokens."
-            )
-        if self.mask[: self.num_prompt_tokens].any():
-            raise TrajectoryError(
-                f"Row.mask marks a token of the prompt (the first {self.num_prompt_tokens}) as sampled by the policy."
-            )
+        self._check_counts(num_tokens)
         if not np.isfinite(self.logprobs).all():
             where = int(np.flatnonzero(~np.isfinite(self.logprobs))[0])
             raise TrajectoryError(
@@ -113,9 +114,48 @@ class Row(_ComparedByContent):
             raise TrajectoryError(
                 "Row.logprobs is not 0 where Row.mask is False: a token that was not sampled has no logprob."
             )
-        self._check_spans()
-        columns = {name: _column(name, value, num_tokens) for name, value in self.columns.items()}
+        columns = {}
+        for key, value in self.columns.items():
+            name = text("Row.columns key", key)
+            columns[name] = _column(name, value, num_tokens)
         object.__setattr__(self, "columns", MappingProxyType(columns))
+
+    @classmethod
+    def of_sound_arrays(
+        cls,
+        token_ids: npt.NDArray[np.uint32],
+        mask: npt.NDArray[np.bool_],
+        logprobs: npt.NDArray[np.float32],
+        spans: tuple[Span, ...],
+        num_prompt_tokens: int,
+    ) -> "Row":
+        """A row whose arrays were checked together with those of others: only its counts are checked here.
+
+        Raises:
+            TrajectoryError: the spans do not cover the sampled tokens, or a token of the prompt is one of them.
+        """
+        row = object.__new__(cls)
+        put = object.__setattr__
+        put(row, "token_ids", token_ids)
+        put(row, "mask", mask)
+        put(row, "logprobs", logprobs)
+        put(row, "spans", spans)
+        put(row, "num_prompt_tokens", num_prompt_tokens)
+        put(row, "columns", _EMPTY)
+        row._check_counts(len(token_ids))
+        return row
+
+    def _check_counts(self, num_tokens: int) -> None:
+        object.__setattr__(self, "num_prompt_tokens", integer("Row.num_prompt_tokens", self.num_prompt_tokens))
+        if not 0 <= self.num_prompt_tokens <= num_tokens:
+            raise TrajectoryError(
+                f"Row.num_prompt_tokens = {self.num_prompt_tokens} must be in 0..{num_tokens}, the row's tokens."
+            )
+        if self.mask[: self.num_prompt_tokens].any():
+            raise TrajectoryError(
+                f"Row.mask marks a token of the prompt (the first {self.num_prompt_tokens}) as sampled by the policy."
+            )
+        self._check_spans()
 
     def _check_spans(self) -> None:
         object.__setattr__(self, "spans", tuple(self.spans))
@@ -158,23 +198,25 @@ class Trajectory(_ComparedByContent):
             raise TrajectoryError("Trajectory.rows must hold at least one Row.")
         if (self.reward is None) != (self.reward_error is not None):
             raise TrajectoryError(
-                f"Trajectory.reward = {self.reward} and Trajectory.reward_error = {self.reward_error!r}: exactly one "
-                "of the two is set."
+                f"Trajectory.reward = {shown(self.reward)} and Trajectory.reward_error = {shown(self.reward_error)}: "
+                "exactly one of the two is set."
             )
         if self.reward is not None:
             put(self, "reward", number("Trajectory.reward", self.reward))
         if self.reward_error is not None:
             put(self, "reward_error", text("Trajectory.reward_error", self.reward_error))
-        parts = {
-            text("Trajectory.reward_parts key", k): number(f"Trajectory.reward_parts.{k}", v)
-            for k, v in self.reward_parts.items()
-        }
-        put(self, "reward_parts", MappingProxyType(parts))
+        parts = {}
+        for key, value in self.reward_parts.items():
+            name = text("Trajectory.reward_parts key", key)
+            parts[name] = number(f"Trajectory.reward_parts.{short(name)}", value)
+        put(self, "reward_parts", MappingProxyType(parts) if parts else _EMPTY)
         if self.finish_reason not in FINISH_REASONS:
             raise TrajectoryError(
-                f"Trajectory.finish_reason = {self.finish_reason!r} is not one of {', '.join(FINISH_REASONS)}."
+                f"Trajectory.finish_reason = {shown(self.finish_reason)} is not one of {', '.join(FINISH_REASONS)}."
             )
         put(self, "num_turns", integer("Trajectory.num_turns", self.num_turns))
+        if not 0 <= self.num_turns <= _MOST:
+            raise TrajectoryError(f"Trajectory.num_turns = {shown(self.num_turns)} must be in 0..{_MOST}.")
         put(self, "policy", text("Trajectory.policy", self.policy))
         put(self, "extra_info", json_safe_map("Trajectory.extra_info", self.extra_info))
 
@@ -205,8 +247,8 @@ class Group(_ComparedByContent):
         put = object.__setattr__
         for name, least in (("ordinal", 0), ("attempt", 1)):
             put(self, name, integer(f"Group.{name}", getattr(self, name)))
-            if getattr(self, name) < least:
-                raise TrajectoryError(f"Group.{name} = {getattr(self, name)} must be at least {least}.")
+            if not least <= getattr(self, name) <= _MOST:
+                raise TrajectoryError(f"Group.{name} = {shown(getattr(self, name))} must be in {least}..{_MOST}.")
         put(self, "data_source", text("Group.data_source", self.data_source))
         put(self, "trajectories", tuple(self.trajectories))
         if not self.trajectories or not all(isinstance(t, Trajectory) for t in self.trajectories):
@@ -223,8 +265,8 @@ class Group(_ComparedByContent):
 
 
 def _check_array(name: str, value: object, dtype: np.dtype[np.generic], num_tokens: int | None) -> None:
-    found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
     if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim != 1 or len(value) != num_tokens:
+        found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         raise TrajectoryError(f"{name} must be {dtype} [{'T' if num_tokens is None else num_tokens}], found {found}.")
 
 
@@ -237,8 +279,8 @@ def _column(name: str, value: object, num_tokens: int) -> npt.NDArray[np.generic
     ):
         found = f"{value.dtype} {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__
         raise TrajectoryError(
-            f"Row.columns.{name} must be an array [{num_tokens}, ...] of one of {', '.join(COLUMN_DTYPES)}, found "
-            f"{found}."
+            f"Row.columns.{short(name)} must be an array [{num_tokens}, ...] of one of {', '.join(COLUMN_DTYPES)}, "
+            f"found {found}."
         )
     return value
 

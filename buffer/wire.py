@@ -1,17 +1,18 @@
-"""The bytes of a group: one msgpack map, schema first, numeric columns as raw little-endian buffers at its end.
+"""The bytes of a group: one msgpack map, schema first, numeric columns as one raw little-endian buffer at its end.
 
-    {"schema": 1, "ordinal", "attempt", "source", "extra", "trajectories": [...], "data": bin}
+    {"schema": 1, "data_bytes", "ordinal", "attempt", "source", "extra", "trajectories": [...], "pad", "data": bin}
 
-`data` holds the columns of all rows one after another, each padded to 8 bytes: token_ids uint32, logprobs float32,
-the mask bit-packed, then the optional columns. Every length is known from the header before `data` is touched. A
-blob may be a zstd frame of that map: its first byte cannot begin a map. Nothing in here builds an object from a type
-tag.
+`data` holds the columns of all rows together: all token_ids (uint32), all logprobs (float32), all masks (bit-packed),
+then row by row the optional columns, each of them padded to 8 bytes. Together, because one check of a long array
+costs what one of a short array does. Every length is known from the header before `data` is touched. `encode` writes
+`data_bytes` at a fixed place and pads `data` to a multiple of 8, so that the columns of a decoded group are views of
+the blob. A blob may be a zstd frame of that map: its first byte cannot begin a map. Nothing in here builds an object
+from a type tag.
 """
 
 import struct
-from dataclasses import dataclass
-from math import prod
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -19,16 +20,25 @@ import numpy.typing as npt
 import xxhash
 import zstandard
 
-from buffer.errors import CorruptPayload, TooLarge, TrajectoryError, UnknownSchema
-from buffer.trajectory import COLUMN_DTYPES, Group, Row, Span, Trajectory
-from buffer.versions import pack, unpack
+from buffer.errors import CorruptPayload, TooLarge, UnknownSchema
+from buffer.json_safe import shown
+from buffer.trajectory import Group, Row, Trajectory
+from buffer.versions import unpack
+from buffer.wire_columns import ALIGN, Columns, group_of
 
 SCHEMA = 1
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_ALIGN = 8
-_MAX_ITEMS = 1 << 20
+MAX_ITEMS = 1 << 20
+"""Most values in a header, all nested ones together: each takes up to a hundred bytes once it is decoded."""
+_MAX_HEAD = 64 << 20
+_COUNTED_HEAD = MAX_ITEMS // 2
+"""A header of fewer bytes cannot hold too many values, so they are not counted."""
 _BIN_LIMIT = 1 << 32
+_FIELDS = 9
+_PREFIX = bytes([0x80 | _FIELDS]) + msgpack.packb("schema") + bytes([SCHEMA]) + msgpack.packb("data_bytes") + b"\xce"
+_DATA = msgpack.packb("data") + b"\xc6"
+_MAX_MESSAGE = 500
 
 Json = Any  # a part of a decoded msgpack map, which has no static type; each use checks what it finds
 
@@ -37,24 +47,33 @@ def encode(group: Group) -> bytes:
     """The uncompressed bytes of `group`.
 
     Raises:
-        TooLarge: the columns do not fit into one msgpack buffer (4 GiB).
+        TooLarge: the columns do not fit into one msgpack buffer (4 GiB), or the free-form data has too many values.
     """
-    buffers: list[bytes | memoryview] = []
-    head: dict[str, Json] = {
-        "schema": SCHEMA,
+    rows = [row for trajectory in group.trajectories for row in trajectory.rows]
+    buffers = _column_buffers(rows)
+    size = sum(map(len, buffers))
+    if size >= _BIN_LIMIT:
+        raise TooLarge(f"group {group.gid} has {size} bytes of columns; one payload holds less than {_BIN_LIMIT}.")
+    packer = msgpack.Packer(use_bin_type=True)
+    fields: dict[str, Json] = {
         "ordinal": group.ordinal,
         "attempt": group.attempt,
         "source": group.data_source,
         "extra": dict(group.extra_info),
-        "trajectories": [_trajectory_head(t, buffers) for t in group.trajectories],
+        "trajectories": [_trajectory_head(t) for t in group.trajectories],
     }
-    size = sum(map(len, buffers))
-    if size >= _BIN_LIMIT:
-        raise TooLarge(f"group {group.gid} has {size} bytes of columns; one payload holds less than {_BIN_LIMIT}.")
-    # Written by hand, so that the columns are copied once: a map of seven entries, the last of which is `data`.
-    packer = msgpack.Packer(use_bin_type=True)
-    fields = b"".join(packer.pack(part) for item in head.items() for part in item)
-    return b"".join([b"\x87", fields, packer.pack("data"), b"\xc6", struct.pack(">I", size), *buffers])
+    # Written by hand, so that the columns are copied once.
+    head = b"".join(
+        [_PREFIX, struct.pack(">I", size), *(packer.pack(part) for item in fields.items() for part in item)]
+    )
+    if (len(head) > _COUNTED_HEAD and _num_items(fields) > MAX_ITEMS) or len(head) > _MAX_HEAD:
+        raise TooLarge(
+            f"group {group.gid} has a header of {len(head)} bytes; one payload holds {MAX_ITEMS} values and "
+            f"{_MAX_HEAD} bytes beside its columns. Put less into extra_info."
+        )
+    pad = packer.pack("pad") + b"\xc4"
+    gap = -(len(head) + len(pad) + 1 + len(_DATA) + 4) % ALIGN
+    return b"".join([head, pad, bytes([gap]), bytes(gap), _DATA, struct.pack(">I", size), *buffers])
 
 
 def deflate(raw: bytes) -> bytes:
@@ -87,11 +106,12 @@ def inflate(blob: bytes | memoryview, *, max_bytes: int) -> bytes | memoryview:
         except zstandard.ZstdError as error:
             raise CorruptPayload(f"the payload's compressed frame is damaged: {error}") from error
     if not 0 <= size <= max_bytes:
-        raise CorruptPayload(f"the payload has {size} bytes uncompressed, at most {max_bytes} are accepted.")
+        found = f"{size} bytes" if size >= 0 else "a frame that does not say how many bytes it has"
+        raise CorruptPayload(f"the payload has {found} uncompressed, at most {max_bytes} are accepted.")
     if bytes(blob[:4]) != _ZSTD_MAGIC:
         return blob
     try:
-        return zstandard.ZstdDecompressor().decompress(blob, max_output_size=max_bytes)
+        return zstandard.ZstdDecompressor().decompress(blob, max_output_size=max_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise CorruptPayload(f"the payload's compressed frame is damaged: {error}") from error
 
@@ -103,37 +123,73 @@ def xxh3(raw: bytes | memoryview) -> str:
 
 def parse(raw: bytes | memoryview) -> Group:
     """The group of uncompressed bytes. Raises CorruptPayload and UnknownSchema as `decode` does."""
+    head, data = _split(raw)
+    if not isinstance(head, dict) or "schema" not in head:
+        raise CorruptPayload("the payload is no map with a schema number: something else was written under its key.")
+    if head["schema"] != SCHEMA or type(head["schema"]) is not int:
+        raise UnknownSchema(
+            f"the payload has schema {shown(head['schema'])}, this version reads {SCHEMA}. Both clusters must run the "
+            "same major version of asyncrl."
+        )
     try:
-        head = msgpack.unpackb(
+        return group_of(head, Columns(head["data"] if data is None else data))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        # TrajectoryError is a ValueError: what contradicts itself was not written by `encode`.
+        text = f"{type(error).__name__}: {error}"[:_MAX_MESSAGE]
+        raise CorruptPayload(f"the payload's header is not that of a group: {text}") from error
+
+
+def _split(raw: bytes | memoryview) -> tuple[Json, memoryview | None]:
+    """The header, and the columns if they are where `encode` puts them; otherwise they are in the header."""
+    view, begin = memoryview(raw), len(_PREFIX)
+    if view[:begin] == _PREFIX and len(view) >= begin + 4:
+        (size,) = struct.unpack_from(">I", view, begin)
+        at = len(view) - size
+        tail = at - len(_DATA) - 4
+        if tail >= begin and view[tail:at] == _DATA + struct.pack(">I", size):
+            # `data` is cut off: unpacking it would copy it.
+            return _unpacked(bytes(view[: tail + len(_DATA) - 1]) + b"\xc0"), view[at:]
+    return _unpacked(view), None
+
+
+def _unpacked(raw: bytes | memoryview) -> Json:
+    num_items = 0
+
+    def count(item: Json) -> Json:
+        nonlocal num_items
+        num_items += len(item)
+        if num_items > MAX_ITEMS:
+            raise ValueError(f"more than {MAX_ITEMS} values")
+        return item
+
+    hook = count if len(raw) > _COUNTED_HEAD else None
+    limit = min(MAX_ITEMS, len(raw))
+    try:
+        return msgpack.unpackb(
             raw,
             raw=False,
             strict_map_key=True,
             ext_hook=_refuse_extension,
-            max_array_len=_MAX_ITEMS,
-            max_map_len=_MAX_ITEMS,
+            list_hook=hook,
+            object_hook=hook,
+            max_array_len=limit,
+            max_map_len=limit,
             max_str_len=len(raw),
             max_bin_len=len(raw),
         )
     except (ValueError, msgpack.UnpackException, RecursionError) as error:
-        raise CorruptPayload(f"the payload is not a msgpack map: {error}") from error
-    if not isinstance(head, dict) or "schema" not in head:
-        raise CorruptPayload("the payload is no map with a schema number: something else was written under its key.")
-    if head["schema"] != SCHEMA:
-        raise UnknownSchema(
-            f"the payload has schema {head['schema']!r}, this version reads {SCHEMA}. Both clusters must run the same "
-            "major version of asyncrl."
-        )
-    try:
-        columns = _Columns(head["data"])
-        trajectories = tuple(_trajectory(item, columns) for item in head["trajectories"])
-        columns.end()
-        return Group(head["ordinal"], head["attempt"], head["source"], trajectories, head["extra"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        # TrajectoryError is a ValueError: what contradicts itself was not written by `encode`.
-        raise CorruptPayload(f"the payload's header is not that of a group: {type(error).__name__}: {error}") from error
+        raise CorruptPayload(f"the payload is not a msgpack map: {f'{error}'[:_MAX_MESSAGE]}") from error
 
 
-def _trajectory_head(trajectory: Trajectory, buffers: list[bytes | memoryview]) -> dict[str, Json]:
+def _num_items(value: Json) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(_num_items, value.values()))
+    if isinstance(value, list):
+        return len(value) + sum(map(_num_items, value))
+    return 0
+
+
+def _trajectory_head(trajectory: Trajectory) -> dict[str, Json]:
     return {
         "reward": trajectory.reward,
         "reward_error": trajectory.reward_error,
@@ -142,18 +198,11 @@ def _trajectory_head(trajectory: Trajectory, buffers: list[bytes | memoryview]) 
         "num_turns": trajectory.num_turns,
         "policy": trajectory.policy,
         "extra": dict(trajectory.extra_info),
-        "rows": [_row_head(row, buffers) for row in trajectory.rows],
+        "rows": [_row_head(row) for row in trajectory.rows],
     }
 
 
-def _row_head(row: Row, buffers: list[bytes | memoryview]) -> dict[str, Json]:
-    mask = np.packbits(row.mask, bitorder="little")
-    arrays: list[npt.NDArray[Any]] = [row.token_ids, row.logprobs, mask, *row.columns.values()]  # of several dtypes
-    for array in arrays:
-        little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        buffers.append(little.reshape(-1).view(np.uint8).data)
-        if pad := -little.nbytes % _ALIGN:
-            buffers.append(bytes(pad))
+def _row_head(row: Row) -> dict[str, Json]:
     return {
         "num_tokens": len(row.token_ids),
         "num_prompt_tokens": row.num_prompt_tokens,
@@ -162,55 +211,29 @@ def _row_head(row: Row, buffers: list[bytes | memoryview]) -> dict[str, Json]:
     }
 
 
-def _trajectory(head: Json, columns: "_Columns") -> Trajectory:
-    return Trajectory(
-        rows=tuple(_row(row, columns) for row in head["rows"]),
-        reward=head["reward"],
-        reward_error=head["reward_error"],
-        reward_parts=head["reward_parts"],
-        finish_reason=head["finish_reason"],
-        num_turns=head["num_turns"],
-        policy=head["policy"],
-        extra_info=head["extra"],
-    )
+def _column_buffers(rows: Sequence[Row]) -> list[bytes | memoryview]:
+    """All columns as they are written, with what pads them."""
+    mask = np.concatenate([row.mask for row in rows])
+    columns: list[list[npt.NDArray[Any]]] = [  # of several dtypes
+        [row.token_ids for row in rows],
+        [row.logprobs for row in rows],
+        [np.packbits(mask, bitorder="little")],
+        *([array] for row in rows for array in row.columns.values()),
+    ]
+    buffers: list[bytes | memoryview] = []
+    for column in columns:
+        size = 0
+        for array in column:
+            little = np.ascontiguousarray(array, dtype=_LITTLE.get(array.dtype) or array.dtype.newbyteorder("<"))
+            buffers.append(little.reshape(-1).view(np.uint8).data)
+            size += little.nbytes
+        if pad := -size % ALIGN:
+            buffers.append(bytes(pad))
+    return buffers
 
 
-def _row(head: Json, columns: "_Columns") -> Row:
-    num_tokens = head["num_tokens"]
-    token_ids = columns.take("uint32", [num_tokens])
-    logprobs = columns.take("float32", [num_tokens])
-    packed = columns.take("uint8", [(num_tokens + 7) // 8])
-    return Row(
-        token_ids=cast("npt.NDArray[np.uint32]", token_ids),
-        mask=np.unpackbits(cast("npt.NDArray[np.uint8]", packed), count=num_tokens, bitorder="little").view(np.bool_),
-        logprobs=cast("npt.NDArray[np.float32]", logprobs),
-        spans=tuple(Span(pack(branch, number), digest, n) for branch, number, digest, n in head["spans"]),
-        num_prompt_tokens=head["num_prompt_tokens"],
-        columns={name: columns.take(dtype, shape) for name, (dtype, shape) in head["columns"].items()},
-    )
-
-
-@dataclass
-class _Columns:
-    """Reads the columns off `data` in order; every length is checked against what is left before it is read."""
-
-    data: bytes
-    at: int = 0
-
-    def take(self, dtype: str, shape: list[int]) -> npt.NDArray[np.generic]:
-        if dtype not in COLUMN_DTYPES or not all(type(n) is int and n >= 0 for n in shape):
-            raise TrajectoryError(f"a column of dtype {dtype!r} and shape {shape!r} is not one that is ever written.")
-        count, kind = prod(shape), np.dtype(dtype).newbyteorder("<")
-        end = self.at + count * kind.itemsize
-        if end > len(self.data):
-            raise TrajectoryError(f"a column ends at byte {end}, the columns at byte {len(self.data)}.")
-        array = np.frombuffer(self.data, kind, count, self.at).reshape(shape)
-        self.at = end + -end % _ALIGN
-        return cast("npt.NDArray[np.generic]", array)
-
-    def end(self) -> None:
-        if self.at != len(self.data):
-            raise TrajectoryError(f"{len(self.data)} bytes of columns, but the header describes {self.at}.")
+# newbyteorder makes a new object each time; these three are asked for with every row.
+_LITTLE = {np.dtype(kind): np.dtype(kind).newbyteorder("<") for kind in (np.uint32, np.float32, np.uint8)}
 
 
 def _refuse_extension(code: int, data: bytes) -> object:

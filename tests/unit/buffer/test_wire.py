@@ -129,7 +129,7 @@ def with_row(**changes: Any) -> bytes:
         (change(trajectories=7), "header is not that of a group"),
         (change(ordinal="1"), "Group.ordinal"),
         (with_row(num_tokens=2**62), "a column ends at byte"),
-        (with_row(num_tokens=-1), "is not one that is ever written"),
+        (with_row(num_tokens=-1), "not ones that are ever written"),
         (with_row(num_tokens="5"), "header is not that of a group"),
         (with_row(spans=[[1, 1, 0, 99]]), "Row.spans cover 99"),
         (with_row(columns={"x": ["object", [5]]}), "is not one that is ever written"),
