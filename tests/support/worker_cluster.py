@@ -91,13 +91,14 @@ class WorkerCluster:
         stop_timeout_s: float = 10.0,
         park_timeout_s: float = 10.0,
         groups: GroupSettings | None = None,
+        server_wait_s: float = 10.0,
         **episode: Any,
     ) -> Worker:
         """A worker; `episode` are settings of its episodes."""
         fleet = Fleet(
             FixedBoard([server.url for server in self.servers]),
             lambda url: ServerClient(url, vocab_size=VOCAB),
-            FleetLimits(request_timeout_s=10.0, server_wait_s=10.0),
+            FleetLimits(request_timeout_s=10.0, server_wait_s=server_wait_s),
         )
         player = EpisodePlayer(CharChat(), fleet, lambda: self.make_environment(), replace(EPISODE, **episode))
         return Worker(
@@ -120,7 +121,7 @@ class WorkerCluster:
 
     @asynccontextmanager
     async def working(self, **settings: Any) -> AsyncIterator[tuple[Worker, asyncio.Event]]:
-        """A worker that runs during the block and is stopped after it."""
+        """A worker that runs during the block and is stopped in good order after it; `settings` as of `worker`."""
         worker, stop = self.worker(**settings), asyncio.Event()
         running = asyncio.create_task(worker.run(stop))
         try:

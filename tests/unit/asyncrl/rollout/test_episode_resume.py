@@ -27,7 +27,8 @@ from tests.support.scripted_play import (
 
 
 @in_event_loop
-async def test_an_answer_that_was_cut_goes_on_from_its_tokens_with_their_spans() -> None:
+async def test_an_answer_that_was_cut_goes_on_from_its_tokens_and_each_keeps_its_version() -> None:
+    """B023: the oldest version is that of the first token, not that of the server which finished the answer."""
     parked = await Play(([15, 16], "abort"), version=7).parked()
     assert not parked.done
     assert (parked.trajectory.reward, parked.trajectory.reward_error) == (None, UNFINISHED)
@@ -70,7 +71,8 @@ async def test_an_environment_is_put_back_to_before_the_turn_that_was_being_samp
 
 
 @in_event_loop
-async def test_b033_an_episode_that_cannot_be_put_back_starts_over_with_no_token_of_older_weights() -> None:
+async def test_an_episode_that_cannot_be_put_back_starts_over_with_no_token_of_older_weights() -> None:
+    """B033: zero response tokens, one span, of the version it is played with."""
     parked = await Play(([15, END], "stop"), ([16], "abort"), replies=("9",), version=2).parked()
     assert parked.state is None
     play = Play(([17, END], "stop"), replies=(), version=4)
