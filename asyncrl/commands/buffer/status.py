@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from asyncrl.commands.config_arguments import add_config_arguments, load_from
 from asyncrl.commands.tables import facts, listed, num_bytes, span_of_time
+from asyncrl.commands.token_texts import one_line
 from buffer.status import Status
 
 WHY_CLOSED: Mapping[str, Callable[[Status], str]] = {
@@ -58,12 +59,13 @@ def rows(status: Status) -> Iterator[tuple[str, str]]:
     )
     yield "workers", listed(status.workers) or "none holds a claim"
     for index, claim in enumerate(status.claims[:MOST_CLAIMS]):
-        oldest = "no token yet" if claim.oldest is None else f"oldest token of {claim.oldest}"
+        tokens = f"{claim.num_sampled:,} tokens, the oldest of {claim.oldest}" if claim.oldest else "no token yet"
         ends = f"{claim.left_s:.0f} s left" if claim.left_s >= 0 else f"late by {-claim.left_s:.0f} s, not yet swept"
         yield (
             "oldest claims" if index == 0 else "",
-            f"{claim.ordinal}.{claim.attempt} for {span_of_time(claim.age_s)} by {claim.worker}; {oldest}; {ends}",
+            f"{claim.ordinal}.{claim.attempt} for {span_of_time(claim.age_s)} by {claim.worker}; {tokens}; {ends}",
         )
+    yield "tokens", one_line(status.tokens)
     yield "deaths", listed(status.deaths) or "none"
     yield "reasons", listed(status.reasons) or "none: every group went the happy path"
     if status.evaluation:
