@@ -64,9 +64,10 @@ class Members:
                 task.cancel()  # nothing of it is elsewhere, and it can be looked at between any two steps
         pending = {task for _, task in self._playing if not task.done()}
         while pending and (left_s := end_s - time.monotonic()) > 0:
+            at_servers = [m for m, task in self._playing if task in pending and m.session.in_flight is not None]
             with suppress(TimeoutError):
                 async with asyncio.timeout(left_s):
-                    await asyncio.gather(*(self._player.cut(m) for m, task in self._playing if task in pending))
+                    await asyncio.gather(*(self._player.cut(member) for member in at_servers))
             _, pending = await asyncio.wait(pending, timeout=min(CUT_AGAIN_S, left_s))
         await self.end()
 

@@ -33,6 +33,9 @@ class Turns:
 class TimedPlayer:
     """Samples one token after some turns of the loop, and ends after some more."""
 
+    async def cut(self, progress: Progress) -> None:
+        raise AssertionError("nothing is at a server")
+
     def __init__(self, before: int, after: int) -> None:
         self._before, self._after = before, after
 
@@ -60,3 +63,27 @@ async def test_no_group_is_lost_between_its_last_token_and_the_end_of_its_renewa
         done, _ = await asyncio.wait((playing,), timeout=5.0)
         assert done, f"a group that ends {after} turns of the loop after its last token is stuck"
         assert playing.result() == "ready"
+
+
+@pytest.mark.parametrize("before", range(3))
+@in_event_loop
+async def test_whenever_a_group_is_halted_it_is_in_or_given_back_and_its_tokens_are_accounted(before: int) -> None:
+    row = PromptRow(0, "test", ({"role": "user", "content": "1"},), None, {})
+    outcomes = set()
+    for turns in range(40):
+        buffer = ReplayBuffer.in_memory("run", BufferConfig())
+        buffer.recover("nonce", None, number=0, limit=9, groups_per_version=10)
+        claim = buffer.reserve("worker")
+        assert isinstance(claim, Claim)
+        settings = GroupSettings(renew_every_s=15.0, park_every_s=0.0005)
+        player = GroupPlayer(cast(EpisodePlayer, TimedPlayer(before, 4)), Slots(8), settings)
+        playing = asyncio.create_task(player.play(Work(buffer, claim, row, "train", 3)))
+        await Turns(turns)
+        player.halt()
+        outcomes.add(outcome := await playing)
+        counts, ledger = buffer.counts(), buffer.audit().tokens
+        assert (counts["ready"], counts["waiting"]) == ((1, 0) if outcome == "ready" else (0, 1)), turns
+        assert ledger.problems() == []
+        assert ledger.held == ledger.sampled, "what was sampled is in the group or parked"
+        assert buffer.audit().by_reason == ({} if outcome == "ready" else {"abandoned": 1})
+    assert outcomes == {"ready", "halted"}

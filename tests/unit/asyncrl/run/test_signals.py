@@ -1,0 +1,60 @@
+"""What the first, second and third signal do, and a preemption notice."""
+
+import os
+import signal
+import subprocess
+import sys
+
+PROGRAM = """
+import asyncio
+from asyncrl.run.signals import stop_event
+
+async def main():
+    hurry = asyncio.Event() if {has_hurry} else None
+    stop = stop_event(at_once=lambda: print("at once", flush=True), hurry=hurry)
+    print("ready", flush=True)
+    await stop.wait()
+    print("stop", flush=True)
+    if hurry is not None:
+        await hurry.wait()
+        print("hurry", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def answers(has_hurry: bool, signals: list[signal.Signals], lines: list[str]) -> tuple[list[str], int]:
+    """What the program prints, sent the next signal after each of `lines`; and how it ends."""
+    code = PROGRAM.format(has_hurry=has_hurry)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    found = []
+    try:
+        todo = list(signals)
+        for line in process.stdout:
+            found.append(line.strip())
+            if found[-1] in lines and todo:
+                os.kill(process.pid, todo.pop(0))
+        return found, process.wait(20)
+    finally:
+        process.kill()
+        process.wait()
+
+
+TERM, USR1 = signal.SIGTERM, signal.SIGUSR1
+
+
+def test_the_second_signal_leaves_at_once() -> None:
+    assert answers(False, [TERM, TERM], ["ready", "stop"]) == (["ready", "stop", "at once"], 128 + TERM)
+
+
+def test_where_something_can_be_hurried_the_second_signal_does_that_and_the_third_leaves() -> None:
+    found = answers(True, [TERM, TERM, TERM], ["ready", "stop", "hurry"])
+    assert found == (["ready", "stop", "hurry", "at once"], 128 + TERM)
+
+
+def test_a_preemption_notice_stops_in_a_hurry() -> None:
+    assert answers(True, [USR1, TERM], ["ready", "hurry"]) == (["ready", "stop", "hurry", "at once"], 128 + TERM)
