@@ -83,6 +83,10 @@ def _granted(books: Books, ordinal: int, card: Card) -> Granted:
 
 
 def _late(books: Books, index: Index) -> bool:
+    """Past the limit. Of a branch that is newer than the books' nothing is known: Redis lost its recover, and the next
+    one judges the group."""
+    if any(branch > books.branch for branch, _, _ in index.ranges):
+        return False
     return books.oldest_effective(index.ranges) < oldest_allowed(books.trained, books.limit)
 
 

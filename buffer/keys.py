@@ -12,6 +12,12 @@ from buffer.errors import BufferError
 
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _EVALUATION = ".eval."
+# The attempt is followed by eight digits where something was parked. Keys are read back from the server: a foreign one
+# must not stop a sweep, nor lead a path out of its directory.
+_PAYLOAD = re.compile(
+    r"(payload|spilled):(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,299}):"
+    r"(?P<ordinal>[0-9]{1,16})\.[0-9]{1,16}(\.[0-9a-f]{8})?:(?P<token>[0-9a-f]{1,64})"
+)
 
 LEDGER_KEYS = (
     "run",
@@ -82,11 +88,8 @@ def parked_key(run: str, gid: str, token: str, *, spilled: bool) -> str:
 
 def parse_payload_key(key: str) -> tuple[str, int, str] | None:
     """(run, ordinal, token) of a payload key; None if it is not one."""
-    parts = key.split(":")
-    if len(parts) != 4 or parts[0] not in ("payload", "spilled"):
-        return None
-    ordinal = parts[2].partition(".")[0]
-    return (parts[1], int(ordinal), parts[3]) if ordinal.isdigit() else None
+    match = _PAYLOAD.fullmatch(key)
+    return (match["run"], int(match["ordinal"]), match["token"]) if match else None
 
 
 def evaluation_run(run: str, label: str) -> str:

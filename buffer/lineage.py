@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from buffer.books import CLOSED, CONSUMED, DEAD, HELD, Books, Spent
+from buffer.json_safe import integer, shown
 
 SCHEMA = 1
 
@@ -70,25 +71,55 @@ class Ledger:
         Raises:
             ValueError: it was written by another major version, or is no ledger.
         """
-        if data.get("schema") != SCHEMA:
+        schema = data.get("schema") if isinstance(data, Mapping) else None
+        if schema != SCHEMA:
             raise ValueError(
-                f"the checkpoint's ledger has schema {data.get('schema')!r}, this version reads {SCHEMA}. Resume "
+                f"the checkpoint's ledger has schema {shown(schema)}, this version reads {SCHEMA}. Resume "
                 "with the "
                 "version of asyncrl that wrote the checkpoint."
             )
-        return cls(
-            branch=int(data["branch"]),
-            number=int(data["number"]),
-            watermark=int(data["watermark"]),
-            closed={kind: tuple(map(int, data["closed"][kind])) for kind in CLOSED},
-            below={kind: int(data["below"][kind]) for kind in CLOSED},
-            dead=tuple(map(int, data["dead"])),
-            reopened=tuple(map(int, data["reopened"])),
-            forks={int(branch): (int(parent), int(number)) for branch, (parent, number) in data["forks"].items()},
-            reasons={str(reason): int(count) for reason, count in data["reasons"].items()},
-            trained_tokens={str(s): (int(n), int(tokens)) for s, (n, tokens) in data["trained_tokens"].items()},
-            masked={str(source): int(tokens) for source, tokens in data["masked"].items()},
-        )
+        try:
+            ledger = cls(
+                branch=_whole(data["branch"]),
+                number=_whole(data["number"]),
+                watermark=_whole(data["watermark"]),
+                closed={kind: _wholes(data["closed"][kind]) for kind in CLOSED},
+                below={kind: _whole(data["below"][kind]) for kind in CLOSED},
+                dead=_wholes(data["dead"]),
+                reopened=_wholes(data["reopened"]),
+                forks={int(branch): (_whole(at[0]), _whole(at[1])) for branch, at in data["forks"].items()},
+                reasons={str(reason): _whole(count) for reason, count in data["reasons"].items()},
+                trained_tokens={str(s): (_whole(n), _whole(t)) for s, (n, t) in data["trained_tokens"].items()},
+                masked={str(source): _whole(tokens) for source, tokens in data["masked"].items()},
+            )
+            ledger._check()
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+            raise ValueError(
+                f"the checkpoint's ledger is damaged: {type(error).__name__}: {error}. Resume from the checkpoint "
+                "before it."
+            ) from error
+        return ledger
+
+    def _check(self) -> None:
+        named = [*self.dead, *self.reopened, *(o for ordinals in self.closed.values() for o in ordinals)]
+        if len(set(named)) < len(named):
+            raise ValueError("it names an ordinal twice")
+        if any(ordinal < self.watermark for ordinals in self.closed.values() for ordinal in ordinals):
+            raise ValueError(f"it lists closed ordinals below its watermark {self.watermark}")
+        for branch, (parent, _) in self.forks.items():
+            if not 0 <= parent < branch or (parent and parent not in self.forks):
+                raise ValueError(f"branch {branch} left branch {parent}, which it does not know")
+
+
+def _whole(value: object) -> int:
+    found = integer("a number of the ledger", value)
+    if found < 0:
+        raise ValueError(f"{shown(found)} is negative")
+    return found
+
+
+def _wholes(values: Iterable[object]) -> tuple[int, ...]:
+    return tuple(map(_whole, values))
 
 
 def ledger_of(

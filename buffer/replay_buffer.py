@@ -29,6 +29,8 @@ from buffer.versions import label as label_of
 from buffer.versions import unpack
 from buffer.worker_side import WorkerSide
 
+_MAX_REPORT = 1 << 16
+
 
 class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
     """The groups of one run, from the workers that play them to the trainer that trains on them."""
@@ -208,12 +210,21 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
             self._drop_evaluation(name, "", branch)
 
     def report(self, source: str, facts: Mapping[str, float | str]) -> None:
-        """Facts about a process, for people to read; never to steer by. The latest of each source is kept."""
-        self._store.report(source, json.dumps(dict(facts)))
+        """Facts about a process, for people to read; never to steer by. The latest of each source is kept.
+
+        Raises:
+            BufferError: they are longer than 64 KiB of JSON.
+        """
+        text = json.dumps(dict(facts))
+        if len(text) > _MAX_REPORT:
+            raise BufferError(
+                f"the report of {source} has {len(text)} characters of JSON, at most {_MAX_REPORT} are kept."
+            )
+        self._store.report(source, text)
 
     def reports(self) -> dict[str, dict[str, float | str]]:
         """The latest facts of each source; `at_ms` is when they were reported."""
-        return {source: {**json.loads(facts), "at_ms": at} for source, (at, facts) in self._store.reports().items()}
+        return {source: {**_facts(text), "at_ms": at} for source, (at, text) in self._store.reports().items()}
 
     def close(self) -> None:
         """Let go of the server. The groups stay."""
@@ -244,3 +255,12 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
             named = self._store.of_run(run).named(keys)
             strays += [key for key in keys if key not in named]
         return strays
+
+
+def _facts(text: str) -> dict[str, float | str]:
+    """A report as it was given; one that somebody else wrote under its name is shown as such."""
+    try:
+        facts = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return {"unreadable": str(error)}
+    return facts if isinstance(facts, dict) else {"unreadable": f"a {type(facts).__name__}, expected a map of facts"}

@@ -74,7 +74,7 @@ if status == "ok" then
   end
   table.sort(batch, function(one, other) return one[1] < other[1] end)
   for _, one in ipairs(batch) do
-    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tonumber(one[1]), oldest_effective(one[2].ranges), one[3]
+    taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tonumber(one[1]), (oldest_effective(one[2].ranges)), one[3]
   end
 end
 local num_waiting = redis.call("ZCARD", K.waiting)

@@ -21,7 +21,7 @@ take_over_parked(card, tokens)
 card.key, card.num_bytes, card.ranges, card.info = key, num_bytes, ARGV[6], ARGV[7]
 card.since_ms = now_ms()
 add_bytes("resident_bytes", num_bytes)
-if ARGV[8] ~= "mask" and oldest_effective(card.ranges) < run.trained - run.limit then
+if ARGV[8] ~= "mask" and is_late(card.ranges) then
   drop_stale(o, card, ARGV[8], tonumber(ARGV[9]))
   write_tokens()
   hint("room")

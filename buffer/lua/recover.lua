@@ -81,7 +81,7 @@ fill_gaps(now)
 move_watermark()
 
 for _, o in ipairs(redis.call("ZRANGE", K.ready, 0, -1)) do
-  redis.call("ZADD", K.ready, oldest_effective(load_card(o).ranges), o)
+  redis.call("ZADD", K.ready, (oldest_effective(load_card(o).ranges)), o)
 end
 for _, o in ipairs(redis.call("ZRANGE", K.sampling, 0, -1)) do
   local card = load_card(o)

@@ -297,3 +297,17 @@ def test_one_worker_of_many_that_falls_silent_pays_and_the_others_keep_their_cla
     assert swept.expired == (claims[0].ordinal,)
     assert not swept.excused
     assert run.buffer._store.books().cards[claims[0].ordinal].failures == 1
+
+
+def test_a_group_of_a_branch_that_the_ledger_lost_is_judged_by_the_next_recover(make: Make) -> None:
+    run = make(max_stale=0).recover(limit=0, per_version=1)
+    claim = run.claim()
+    # The store has lost the recover of branch 7, whose head the servers hold already.
+    of_lost = run.version(13, branch=7)
+    assert run.buffer.park(claim, partials(of_lost))
+    run.buffer.abandon(claim)
+    again = run.claim()
+    assert again.parked is not None
+    assert run.buffer.put(again, group_for(again, of_lost)) == "ready"
+    run.buffer.recover("next", None, number=0, limit=0, groups_per_version=1, seen=7)
+    assert run.counts("ready") == (1,)

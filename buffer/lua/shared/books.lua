@@ -77,15 +77,23 @@ local function effective(branch, number)
   return number <= common and number or 2 * common - number
 end
 
--- ranges: msgpack of a flat list of branch, lowest, highest number.
+-- ranges: msgpack of a flat list of branch, lowest, highest number. Returns the newest branch, too.
 local function oldest_effective(ranges)
-  local oldest = NEVER_STALE
-  if ranges == "" then return oldest end
+  local oldest, newest_branch = NEVER_STALE, 0
+  if ranges == "" then return oldest, newest_branch end
   local flat = cmsgpack.unpack(ranges)
   for i = 1, #flat, 3 do
     oldest = math.min(oldest, effective(flat[i], flat[i + 1]), effective(flat[i], flat[i + 2]))
+    newest_branch = math.max(newest_branch, flat[i])
   end
-  return oldest
+  return oldest, newest_branch
+end
+
+-- Past the limit. Of a branch that is newer than the ledger's nothing is known: Redis lost its recover, and the next one
+-- judges the group.
+local function is_late(ranges)
+  local oldest, newest_branch = oldest_effective(ranges)
+  return newest_branch <= run.branch and oldest < run.trained - run.limit
 end
 
 local function ahead_of(ordinal) return redis.call("ZCOUNT", K.open, "-inf", string.format("(%d", ordinal)) end

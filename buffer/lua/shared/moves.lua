@@ -65,7 +65,7 @@ local function make_ready(o, card)
   local from = card.state
   leave(o, card, "ready")
   card.state = "ready"
-  enter_open(o, "ready", oldest_effective(card.ranges), from)
+  enter_open(o, "ready", (oldest_effective(card.ranges)), from)
 end
 
 -- The caller has said how its tokens ended.
