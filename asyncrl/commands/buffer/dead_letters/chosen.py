@@ -40,9 +40,7 @@ def conclude(args: argparse.Namespace, acted: Acted, *, done: str, unchanged: st
         if acted.unchanged:
             print(f"{len(acted.unchanged)} {unchanged}{shown(acted.unchanged)}")
     if acted.unknown:
-        print(
-            f"not dead letters{shown(acted.unknown)}; `asyncrl buffer dead-letters list` shows them", file=sys.stderr
-        )
+        print(f"not dead letters{shown(acted.unknown)}; `asyncrl buffer dead-letters list` shows them", file=sys.stderr)
     if nothing:
         known = listed(acted.reasons) or "there are none at all"
         print(f"no dead letter has the reason {args.reason!r}: {known}", file=sys.stderr)
