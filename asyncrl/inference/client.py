@@ -134,11 +134,14 @@ class ServerClient:
     async def loads(self) -> Loads:
         """Requests that run and wait at the server."""
         body = await self._object("GET", "/v1/loads", None, self._control_s)
-        ranks = body.get("loads", [body])
-        return Loads(
-            sum(int(rank.get("num_running_reqs", 0)) for rank in ranks),
-            sum(int(rank.get("num_waiting_reqs", 0)) for rank in ranks),
-        )
+        try:
+            ranks = body.get("loads", [body])
+            return Loads(
+                sum(int(rank.get("num_running_reqs", 0)) for rank in ranks),
+                sum(int(rank.get("num_waiting_reqs", 0)) for rank in ranks),
+            )
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise MalformedAnswer("shape", f"{self.url}/v1/loads: no loads in {str(body)[:200]}") from error
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop between two steps. `in_place` keeps requests and their KV, `retract` recomputes KV later, `abort`
@@ -249,7 +252,7 @@ class ServerClient:
             return None
         try:
             return json.loads(reply.body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if path.startswith(("/flush_cache", "/abort_request")):
                 return None  # these answer in plain text
             raise MalformedAnswer("not_json", f"{self.url}{path}: 200 but not JSON: {reply.body[:200]!r}") from error

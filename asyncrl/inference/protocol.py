@@ -119,6 +119,16 @@ def parse_answer(body: Json, path: str = "/generate") -> Answer:
         MalformedAnswer: ids, logprobs and spans do not fit each other; its reason is what to count it under.
     """
     try:
+        return _parsed(body, path)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        # Anything else than these shapes: a worker must leave such a server, not die of it.
+        raise MalformedAnswer(
+            "shape", f"{path}: the answer is not what it should be ({error!r:.200}); it cannot be used."
+        ) from error
+
+
+def _parsed(body: Json, path: str) -> Answer:
+    try:
         meta, token_ids = body["meta_info"], tuple(body["output_ids"])
         finish = meta["finish_reason"]
         kind = finish["type"]
@@ -136,9 +146,14 @@ def parse_answer(body: Json, path: str = "/generate") -> Answer:
 
 def parse_status(values: Sequence[float]) -> LoaderStatus:
     """The loader's six numbers: code, branch, number, digest (high and low 32 bits), changed words."""
-    if len(values) != 6:
-        raise MalformedAnswer("status", f"the weight loader's status has {len(values)} numbers, expected 6: {values!r}")
-    code, branch, number, high, low, changed = (int(value) for value in values)
+    if not isinstance(values, Sequence) or len(values) != 6:
+        raise MalformedAnswer("status", f"the weight loader's status is {str(values)[:200]}, expected six numbers.")
+    try:
+        code, branch, number, high, low, changed = (int(value) for value in values)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise MalformedAnswer(
+            "status", f"the weight loader's status {str(values)[:200]} is not six numbers."
+        ) from error
     return LoaderStatus(code, branch << 32 | number, high << 32 | low, changed)
 
 
@@ -181,7 +196,11 @@ def _check_tokens(
             f"{path}: {len(token_ids)} ids but {len(pairs)} logprobs; pairing them would train tokens with the "
             "probabilities of others, so the answer is dropped.",
         )
+    if not set(map(type, token_ids)) <= {int} or min(token_ids, default=0) < 0:  # 1.0 == True == 1, and none is an id
+        raise MalformedAnswer("shape", f"{path}: output_ids are {str(token_ids)[:200]}, expected integers from 0.")
     logprobs = tuple(pair[0] for pair in pairs)
+    if not set(map(type, logprobs)) <= {int, float, type(None)}:
+        raise MalformedAnswer("shape", f"{path}: logprobs are {str(logprobs)[:200]}, expected numbers.")
     for index, logprob in enumerate(logprobs):
         if logprob is None or not math.isfinite(logprob):
             raise MalformedAnswer(

@@ -21,6 +21,9 @@ from asyncrl.inference.local_engine.request import RequestRefused
 
 logger = logging.getLogger(__name__)
 
+MAX_BODY_BYTES = 256 << 20
+"""Of one request, read whole before it is looked at. A batch of prompts has a few MB; weights may come in base64."""
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -90,22 +93,29 @@ class Exchange:
         return next((v.decode("latin-1") for k, v in self.scope["headers"] if k == b"authorization"), "")
 
     async def read(self) -> None:
-        """Reads the whole body. Raises ClientGone."""
-        parts = []
+        """Reads the whole body. Raises ClientGone; RequestRefused if it is, or says it is, longer than is accepted."""
+        parts, size = [], 0
+        self._refuse_longer(next((int(v) for k, v in self.scope["headers"] if k == b"content-length"), 0))
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            self._refuse_longer(size)
             if not message.get("more_body"):
                 self.body = b"".join(parts)
                 return
+
+    def _refuse_longer(self, num_bytes: int) -> None:
+        if num_bytes > MAX_BODY_BYTES:
+            raise RequestRefused(f"the body has {num_bytes} bytes, at most {MAX_BODY_BYTES} are read.", status=413)
 
     def json(self) -> Any:  # what a client sent, of any shape
         """The body as JSON; an empty one is an empty object. Raises RequestRefused."""
         try:
             return json.loads(self.body) if self.body.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RequestRefused(f"the body is not JSON: {error}") from error
 
     @asynccontextmanager

@@ -12,6 +12,9 @@ from asyncrl.inference.local_engine.sampling_params import SamplingParams
 SEED_STEP = 0x9E3779B97F4A7C15
 """What the seeds of n > 1 samples of one prompt differ by."""
 
+MAX_SEQUENCES = 4096
+"""Sequences of one body, prompts times samples: `n` has a few bytes and makes as many requests as it says."""
+
 
 @dataclass(frozen=True)
 class BodyLimits:
@@ -52,6 +55,11 @@ def parse(body: object, limits: BodyLimits) -> GenerateBody:
     if len(num_samples) > 1:
         raise RequestRefused(f"n must be the same for all prompts of a batch, got {sorted(num_samples)}.")
     samples = num_samples.pop()
+    if count * samples > MAX_SEQUENCES:
+        raise RequestRefused(
+            f"{count} prompts times n = {samples} are {count * samples} sequences, one body may ask for "
+            f"{MAX_SEQUENCES}. Split it."
+        )
     rids = _rids(body.get("rid"), count, is_list=is_batch)
     logprob = [bool(value) for value in _spread(body, "return_logprob", count, False, bool)]
     starts = _spread(body, "logprob_start_len", count, -1, int)

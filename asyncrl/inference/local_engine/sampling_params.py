@@ -11,6 +11,9 @@ from asyncrl.inference.local_engine.request import RequestRefused
 GREEDY_BELOW = 1e-6
 """Temperatures below this mean greedy decoding, with logprobs at T = 1."""
 
+MAX_ID = 2**31 - 1
+"""No vocabulary is larger. The engine keeps these numbers in arrays; a larger one would end its thread."""
+
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "frequency_penalty": (None, 0),
     "presence_penalty": (None, 0),
@@ -116,7 +119,10 @@ def _number(raw: Mapping[str, object], key: str, default: float) -> float:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RequestRefused(f"{key} must be a number, got {value!r}.")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise RequestRefused(f"{key} is a number of more than 1e308, expected a smaller one.") from None
 
 
 def _integer(raw: Mapping[str, object], key: str, least: int | None) -> int | None:
@@ -134,8 +140,8 @@ def _top_k(raw: Mapping[str, object]) -> int:
     value = _integer(raw, "top_k", None)
     if value is None or value == -1:
         return 0
-    if value < 1:
-        raise RequestRefused(f"top_k must be -1 (disable) or at least 1, got {value}.")
+    if not 1 <= value <= MAX_ID:
+        raise RequestRefused(f"top_k must be -1 (disable) or in [1, {MAX_ID}], got {value}.")
     return value
 
 
@@ -156,4 +162,6 @@ def _token_ids(raw: Mapping[str, object]) -> frozenset[int]:
     ids = [token for token in value if token is not None] if isinstance(value, list) else None
     if ids is None or not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
         raise RequestRefused(f"stop_token_ids must be a list of integers, got {value!r}.")
+    if not all(-MAX_ID <= token <= MAX_ID for token in ids):
+        raise RequestRefused(f"stop_token_ids must be in [{-MAX_ID}, {MAX_ID}], got {value!r}.")
     return frozenset(ids)
