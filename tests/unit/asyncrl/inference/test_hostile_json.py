@@ -71,9 +71,9 @@ async def test_loads_that_are_none_are_an_error_of_the_server(body: bytes) -> No
 )
 @in_event_loop
 async def test_a_reply_takes_no_memory_for_what_it_only_claims(head: bytes) -> None:
-    with closing(await answering(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n")) as url:
-        with pytest.raises(ServerUnavailable):
-            await ServerClient(url, vocab_size=50, control_s=5.0).model_info()
+    reply = b"HTTP/1.1 200 OK\r\n" + head + b"\r\n\r\n"
+    with closing(await answering(reply)) as url, pytest.raises(ServerUnavailable):
+        await ServerClient(url, vocab_size=50, control_s=5.0).model_info()
 
 
 @pytest.mark.parametrize(
