@@ -4,8 +4,8 @@ import asyncio
 import shutil
 import ssl
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -27,13 +27,14 @@ class RedisRelay:
         self._target = target
         self._tls, self._by_port = tls, by_port or tls is not None
         self._marks: list[bytes] = []
+        self._num_passing: int | None = None
         self.num_lost = 0
         """Replies that were lost."""
         self.num_held = 0
-        """Replies that came from the server and were held back."""
+        """Requests and replies that were held back."""
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._loop.run_forever, daemon=True)
-        self._passing = asyncio.Event()
+        self._replies_pass, self._requests_pass = asyncio.Event(), asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __enter__(self) -> "RedisRelay":
@@ -59,13 +60,29 @@ class RedisRelay:
         self._marks.append(part.encode())
 
     @contextmanager
-    def held_replies(self) -> Iterator[None]:
-        """No reply passes until the end of the block; then they all do."""
-        self._loop.call_soon_threadsafe(self._passing.clear)
+    def losing_reply_after(self, num_passing: int) -> Iterator[None]:
+        """The same, of the request after this many, if there is one within the block."""
+        self._num_passing = num_passing
         try:
             yield
         finally:
-            self._loop.call_soon_threadsafe(self._passing.set)
+            self._num_passing = None
+
+    def held_replies(self) -> AbstractContextManager[None]:
+        """No reply passes until the end of the block; then they all do."""
+        return self._held(self._replies_pass)
+
+    def held_requests(self) -> AbstractContextManager[None]:
+        """The same of requests: they reach the server late."""
+        return self._held(self._requests_pass)
+
+    @contextmanager
+    def _held(self, passing: asyncio.Event) -> Iterator[None]:
+        self._loop.call_soon_threadsafe(passing.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(passing.set)
 
     def point_to(self, target: Target) -> None:
         """What moving an address does: open connections are cut, new ones lead to `target`."""
@@ -76,7 +93,8 @@ class RedisRelay:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(_START_S)
 
     async def _listen(self) -> None:
-        self._passing.set()
+        self._replies_pass.set()
+        self._requests_pass.set()
         if self._by_port:
             server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
             self.port = server.sockets[0].getsockname()[1]
@@ -114,7 +132,7 @@ class RedisRelay:
                 replies, requests = await asyncio.open_connection(*self._target)
             loses = asyncio.Event()
             try:
-                there = asyncio.create_task(_pass(reader, requests, lambda data: self._mark(data, loses)))
+                there = asyncio.create_task(self._pass_on(reader, requests, loses))
                 back = asyncio.create_task(self._pass_back(replies, writer, loses))
                 try:
                     await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
@@ -126,11 +144,21 @@ class RedisRelay:
                 requests.transport.abort()
 
     def _mark(self, data: bytes, loses: asyncio.Event) -> None:
-        for mark in [*self._marks]:
-            if mark in data:
-                self._marks.remove(mark)
-                loses.set()
-                return
+        """A client waits for an answer before it sends more, so small requests come one by one."""
+        is_chosen = self._num_passing == 0
+        if self._num_passing is not None:
+            self._num_passing = None if is_chosen else self._num_passing - 1
+        found = [mark for mark in self._marks if mark in data]
+        self._marks = [mark for mark in self._marks if mark not in found]
+        if found or is_chosen:
+            loses.set()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, loses: asyncio.Event) -> None:
+        while data := await reader.read(1 << 16):
+            self._mark(data, loses)
+            await self._wait(self._requests_pass)
+            writer.write(data)
+            await writer.drain()
 
     async def _pass_back(
         self, replies: asyncio.StreamReader, writer: asyncio.StreamWriter, loses: asyncio.Event
@@ -139,15 +167,11 @@ class RedisRelay:
             if loses.is_set():
                 self.num_lost += 1
                 return
-            if not self._passing.is_set():
-                self.num_held += 1
-                await self._passing.wait()
+            await self._wait(self._replies_pass)
             writer.write(data)
             await writer.drain()
 
-
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, look: Callable[[bytes], None]) -> None:
-    while data := await reader.read(1 << 16):
-        look(data)
-        writer.write(data)
-        await writer.drain()
+    async def _wait(self, passing: asyncio.Event) -> None:
+        if not passing.is_set():
+            self.num_held += 1
+            await passing.wait()
