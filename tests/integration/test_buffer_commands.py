@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.run import drain as draining
-from buffer import Claim, NotAdmitted, ReplayBuffer
+from buffer import Claim, NotAdmitted, ReplayBuffer, ensure
 from tests.support.commands import Command
 from tests.support.operated_run import BUFFER, OperatedRun
 from tests.support.redis_server import RedisServer, running_redis
@@ -156,6 +156,20 @@ def test_a_run_directory_without_a_server_is_named_and_none_is_started(
     assert run.do("buffer status", "buffer.url=null", f"run.dir={tmp_path / 'none'}") == PREFLIGHT
     assert f"{tmp_path / 'none' / 'redis'} holds no server" in run.err
     assert not (tmp_path / "none").exists()
+
+
+def test_a_run_with_a_server_of_its_own_is_found_while_that_runs_and_when_it_has_stopped(
+    run: OperatedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASYNCRL_REDIS_URL", raising=False)
+    directory = tmp_path / "own"
+    with ensure(directory / "redis") as own:
+        buffer = ReplayBuffer.connect(own.url, run.name, BUFFER)
+        buffer.recover("nonce", None, number=0, limit=1, groups_per_version=2)
+        buffer.close()
+        assert run.do("buffer pause", "buffer.url=null", f"run.dir={directory}") == 0
+    status = run.json("buffer status", "buffer.url=null", f"run.dir={directory}")
+    assert (status["version"], status["closed"]) == ("1.0", ["paused"])
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password(run: OperatedRun) -> None:
