@@ -15,7 +15,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(Text(name), Text(value))
+        table.add_row(Text(name), Text(harmless(value)))
     return _printed(table)
 
 
@@ -26,7 +26,7 @@ def columns(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         table.add_column(Text(name), no_wrap=True)
     table.add_column(Text(names[-1]), overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(harmless(cell)) for cell in row))
     return _printed(table)
 
 
@@ -57,6 +57,11 @@ def one_line(text: str, most: int = 200) -> str:
     """The beginning of a text without line breaks."""
     flat = " ".join(text.split())
     return flat if len(flat) <= most else flat[: most - 3] + "..."
+
+
+def harmless(text: str) -> str:
+    """The text without what a terminal would obey: errors, names of workers and sampled text come from elsewhere."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _printed(table: Table) -> str:

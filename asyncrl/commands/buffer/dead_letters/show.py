@@ -93,7 +93,8 @@ def trajectories(group: "Group", texts: "Texts") -> Iterator[dict[str, Any]]:
 
 def render(shown: dict[str, Any]) -> str:
     """The letter for people."""
-    head = [(name, str(shown[name])) for name in ("ordinal", "attempt", "reason", "error", "data_source", "payload")]
+    names = ("ordinal", "attempt", "reason", "error", "data_source", "payload")
+    head = [(name, str(shown[name])) for name in names if shown[name] is not None]
     blocks = [facts(head)]
     for one in shown.get("trajectories", ()):
         blocks.append(facts(trajectory_rows(one)))

@@ -60,6 +60,7 @@ def test_a_word_of_the_language_is_a_command_all_the_same() -> None:
 
 def test_tables_fold_only_their_last_column_and_numbers_have_units() -> None:
     assert tables.facts([("a", "1"), ("longer", "[not markup]")]) == "a       1\nlonger  [not markup]"
+    assert tables.facts([("error", "\x1b[2Jcleared \r\x07 caf\u00e9")]) == "error  \\x1b[2Jcleared \\r\\x07 caf\u00e9"
     assert tables.num_bytes(1023) == "1023 B"
     assert tables.num_bytes(3 << 20) == "3.0 MiB"
     assert tables.span_of_time(119) == "119 s"
