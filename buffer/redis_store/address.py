@@ -100,6 +100,8 @@ def parse(url: str) -> Address:
     if not separator or form is None:
         raise _refused(shown, f"{scheme if separator else 'no scheme'} is not a known form")
     rest, _, query = rest.partition("?")
+    if "@" in query:  # part of a password would be taken for an option, and quoted
+        raise _refused(shown, "there is a ? before an @; one of them is to be percent-encoded: %3F, %40")
     account, _, place = rest.rpartition("@")
     options = _options(shown, query, form)
     user, _, password = account.partition(":")

@@ -68,8 +68,10 @@ def refusal(error: redis.RedisError, address: str) -> BufferError | None:
             "?ssl_ca_certs=/path (and, where the server asks for one, a client's by ssl_certfile and ssl_keyfile); the "
             "host in buffer.url must be a name in the server's certificate; a port without TLS needs redis://."
         )
-    if isinstance(error, redis.InvalidResponse) or code_of(error) == "DENIED":
-        return ServerRefused(f"{address} is no Redis that may be used from here. It answered: {error}")
+    if isinstance(error, redis.InvalidResponse):
+        return ServerRefused(
+            f"{address} is no Redis: what it answers is not its protocol ({error}). Check host and port."
+        )
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)) or code_of(error) in _PASSING:
         return None
     return BufferError(f"{address} answered: {error}")
@@ -87,9 +89,10 @@ def given_up(error: redis.RedisError, address: str, retry_s: float) -> BufferErr
         said = str(error) if str(error).startswith(code) else f"{code} {error}"
         return ServerLost(f"{address} took no work for buffer.retry_s = {retry_s} s: {said}. {_PASSING[code]}")
     return ServerLost(
-        f"{address} did not answer for buffer.retry_s = {retry_s} s: {error}. Is the server running, reachable from "
-        "here, and by rediss:// if it expects TLS? What was acknowledged is kept; start this process "
-        "again when it answers."
+        f"{address} did not answer for buffer.retry_s = {retry_s} s: {error}. Is the server running and reachable from "
+        "here (its bind and protected-mode)? Does it speak TLS (rediss://) or not (redis://) as buffer.url says, and "
+        "ask for a client's certificate (?ssl_certfile=)? What was acknowledged is kept; start this process again when "
+        "it answers."
     )
 
 

@@ -45,8 +45,7 @@ class RedisServer:
         self._retry_s = retry_s
         self._slice_s = min(_LONGEST_SLICE_S, max(_SHORTEST_SLICE_S, retry_s))
         self._timeout_s = 2 * self._slice_s + 1.0
-        self._closed = Event()
-        self._begin()
+        self._begin(closed=False)
 
     def ask(self, key: str, *command: str | bytes | int) -> Any:
         """The server's answer to an idempotent command about `key`: bytes, integers, None, and lists of them.
@@ -159,7 +158,8 @@ class RedisServer:
     def _retry(self, attempt: Callable[[Nodes], _T]) -> _T:
         """The answer of an attempt; again, with growing pauses, while what stops it may pass."""
         if os.getpid() != self._pid:
-            self._begin()  # a forked child must not speak on its parent's connections
+            # A forked child must not speak on its parent's connections, nor wait for locks that its threads held.
+            self._begin(closed=self._closed.is_set())
         deadline, pause = time.monotonic() + self._retry_s, 0.0  # at first at once: an idle connection may have died
         while not self._closed.is_set():
             nodes: Nodes | None = None
@@ -178,9 +178,12 @@ class RedisServer:
             pause = min(2 * pause, _LAST_PAUSE_S) or _FIRST_PAUSE_S
         raise ServerLost(f"this connection to {self.address} was closed by its owner.")
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def _begin(self, *, closed: bool) -> None:
         self._nodes: Nodes | None = None
+        self._closed = Event()
+        if closed:
+            self._closed.set()
+        self._pid = os.getpid()
 
     def _find_nodes(self) -> Nodes:
         """What kind of servers the address leads to: asked at the first call, never at construction."""
