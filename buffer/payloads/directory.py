@@ -1,6 +1,7 @@
 """Payloads in a directory or an object store, by any fsspec URL."""
 
 import errno
+import logging
 import time
 from collections.abc import Iterable
 from datetime import datetime
@@ -11,8 +12,11 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from buffer.errors import BufferError, ServerFull, ServerLost
+from buffer.errors import BufferError, CorruptPayload, ServerFull, ServerLost
+from buffer.json_safe import shown
 from buffer.keys import owns, parse_payload_key
+
+log = logging.getLogger(__name__)
 
 _NUM_SHELVES = 256
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -58,6 +62,9 @@ class DirectoryPayloads:
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
+            if parse_payload_key(key) is None:
+                log.warning("%s is not the key of a payload, so no file of the payloads' home has it", shown(key))
+                continue  # it came out of the ledger's trash, and must not keep the rest from being deleted
             try:
                 self._files.rm_file(self._path(key))
             except FileNotFoundError:
@@ -94,6 +101,9 @@ class DirectoryPayloads:
         )
 
     def _path(self, key: str) -> str:
+        if parse_payload_key(key) is None:
+            # Keys come out of the ledger, and this one becomes a path: with '..' in it, one outside of the home.
+            raise CorruptPayload(f"{shown(key)} is not the key of a payload: somebody else wrote it into the ledger.")
         # Object stores and Windows shares do not all take a colon; no part of a key holds a '~'.
         return f"{self._root}/{key[-2:]}/{key.replace(':', '~')}"
 
