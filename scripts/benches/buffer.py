@@ -16,7 +16,7 @@ over_raw_redis_8_blobs_1p    ours over eight SETs and one EVALSHA a group, the f
 import argparse
 from collections.abc import Callable, Sequence
 
-from scripts.benches.buffer_cases import flow, latency, memory, ours, profile, resident
+from scripts.benches.buffer_cases import capacity, flow, latency, memory, ours, peers, profile, resident, sizes
 
 Figures = dict[str, float]
 
@@ -26,7 +26,8 @@ def run_flow(options: argparse.Namespace) -> Figures:
     figures: Figures = {}
     for num_producers in (1, 4):
         figures |= flow.compare(num_producers, options.groups, options.repeats)
-    return figures
+    parts = (figures[f"ours_4p_{part}_ms"] for part in ("server", "producer", "consumer"))
+    return figures | capacity.served(*parts)
 
 
 def run_latency(options: argparse.Namespace) -> Figures:
@@ -39,9 +40,19 @@ def run_resident(options: argparse.Namespace) -> Figures:
     return resident.compare(*((64, 128, 1) if options.quick else (1_000, 100_000, 6)))
 
 
+def run_sizes(options: argparse.Namespace) -> Figures:
+    """Groups of 1, 10 and 100 MB."""
+    return sizes.compare(*(((1,), 1) if options.quick else (sizes.SIZES_MB, 5)))
+
+
 def run_memory(options: argparse.Namespace) -> Figures:
     """100k groups through a resident set of 1 GB."""
     return memory.soak(*((640, 128) if options.quick else (100_000, 6_400)))
+
+
+def run_peers(options: argparse.Namespace) -> Figures:
+    """TransferQueue and Reverb, 1 and 4 producers."""
+    return peers.compare(options.groups, options.repeats)
 
 
 def run_profile(options: argparse.Namespace) -> Figures:
@@ -54,10 +65,12 @@ CASES: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "flow": run_flow,
     "latency": run_latency,
     "resident": run_resident,
+    "sizes": run_sizes,
     "memory": run_memory,
+    "peers": run_peers,
     "profile": run_profile,
 }
-DEFAULT = ("flow", "latency", "resident")
+DEFAULT = ("flow", "latency", "resident", "sizes")
 
 
 def main(argv: Sequence[str] = ()) -> Figures:
@@ -68,6 +81,7 @@ def main(argv: Sequence[str] = ()) -> Figures:
     parser.add_argument("--only", default=",".join(DEFAULT), help=f"of {', '.join(CASES)}")
     parser.add_argument("--groups", type=int, default=1920, help="groups a repetition, a multiple of 128")
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--peers", action="store_true", help="TransferQueue and Reverb too; makes their environments")
     parser.add_argument("--quick", action="store_true", help="a smoke test: the keys are right, the figures are not")
     options = parser.parse_args(argv)
     if options.quick:
@@ -75,6 +89,6 @@ def main(argv: Sequence[str] = ()) -> Figures:
     if options.groups % (4 * ours.GROUPS_PER_STEP):
         parser.error(f"--groups must be a multiple of {4 * ours.GROUPS_PER_STEP}: 4 producers, whole batches")
     figures: Figures = {}
-    for name in options.only.split(","):
+    for name in [*options.only.split(","), *(["peers"] if options.peers else [])]:
         figures |= CASES[name](options)
     return figures

@@ -100,10 +100,12 @@ def together(
     if profile:
         client.config_set("slowlog-max-len", 1 << 20)
         client.config_set("slowlog-log-slower-than", 0)
-    spawn = mp.get_context("spawn")
-    barrier, answers = spawn.Barrier(len(roles) + 1), spawn.Queue()
+    # Forked from a process that has imported everything and opened nothing.
+    clean = mp.get_context("forkserver")
+    clean.set_forkserver_preload([role.__module__ for role, _ in roles])
+    barrier, answers = clean.Barrier(len(roles) + 1), clean.Queue()
     processes = [
-        spawn.Process(target=_play, args=(index, role, barrier, answers, url, arguments, profile), daemon=True)
+        clean.Process(target=_play, args=(index, role, barrier, answers, url, arguments, profile), daemon=True)
         for index, (role, arguments) in enumerate(roles)
     ]
     for process in processes:
