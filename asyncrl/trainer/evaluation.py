@@ -17,7 +17,7 @@ from asyncrl.errors import WaitTimeout
 from asyncrl.trainer.sweeper import Sweeper
 from buffer import Group, ReplayBuffer
 from buffer.answers import Entry, Leased
-from buffer.errors import CorruptPayload
+from buffer.errors import CorruptPayload, UnknownSchema
 from buffer.versions import label, unpack
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ def _fetch(entries: Iterable[Entry], fetch: Callable[[Entry], Group]) -> tuple[l
     for entry in entries:
         try:
             groups.append(fetch(entry))
-        except CorruptPayload as error:
+        except (CorruptPayload, UnknownSchema) as error:
             log.warning("held-out group %s: %s", entry.gid, error)
             damaged.append(entry.ordinal)
     return groups, damaged
