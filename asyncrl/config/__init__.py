@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from asyncrl.config.rollout import DataConfig, InferenceConfig, RewardConfig, RolloutConfig
+from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
 from asyncrl.config.trainer import (
@@ -34,6 +34,7 @@ __all__ = [
     "MetricsConfig",
     "ModelConfig",
     "ParallelConfig",
+    "PartialsConfig",
     "RewardConfig",
     "RolloutConfig",
     "RunConfig",
