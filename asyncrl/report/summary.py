@@ -1,6 +1,5 @@
 """The closing summary of a run, as data for summary.json and as a table for people."""
 
-import json
 import logging
 import math
 import re
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.report import lag, length_bias
+from asyncrl.report import lag, length_bias, rollout_facts
 from asyncrl.report.lines import REWARD, Line, by_suffix, read, surviving
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,8 @@ def build(
     scores = [(line.step, found) for line in lines if (found := held_out(line.values))]
     before, after = (scores[0][1], scores[-1][1]) if len(scores) > 1 else (scores[0][1] if scores else {}, {})
     counts = lag.histogram(lines)
-    bias = length_bias.measure(lines)
+    rollout = rollout_facts.read(run_dir)
+    bias = length_bias.measure(lines, rollout.ended, audit.get("tokens", {}).get("fates"))
     facts = {
         "heldout_before": _mean(before.values()),
         "heldout_after": _mean(after.values()),
@@ -65,7 +65,7 @@ def build(
         "lag_limit": lag_limit,
         "lag_mean": lag.mean(counts),
         "groups_past_the_limit": lag.beyond(counts, lag_limit),
-        "waits_s": _waits(every, run_dir),
+        "waits_s": _waits(every, rollout.waits_s),
         **_bytes(lines),
         "audit_ok": audit.get("ok") is True,
         "audit_problems": list(audit.get("problems", ())),
@@ -123,7 +123,8 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "trained tokens/s", _shown(summary["tokens_per_s"])
     for index, (name, seconds) in enumerate(sorted(summary["waits_s"].items(), key=lambda item: -item[1])):
         yield "waited" if index == 0 else "", f"{_shown(seconds)} s: {name}"
-    for source, bias in summary["length_bias"].items():
+    biases = summary["length_bias"]
+    for source, bias in biases.items() if len(biases) > 2 else [("all", biases["all"])]:
         yield ("length bias" if source == "all" else f"length bias, {source}"), bias["verdict"]
     problems = summary["audit_problems"]
     yield "audit", "ok" if summary["audit_ok"] else f"FAILED: {'; '.join(problems) or 'no answer'}"
@@ -136,19 +137,14 @@ def _shown(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
 
 
-def _waits(lines: Sequence[Line], run_dir: Path) -> dict[str, float]:
+def _waits(lines: Sequence[Line], rollout: Mapping[str, float]) -> dict[str, float]:
     """Seconds by wait name: the trainer's from its metrics, the rollout side's from what it left behind."""
     seconds: dict[str, float] = defaultdict(float)
     for line in lines:
         for name, value in by_suffix(line.values, WAIT):
             seconds[name] += value
-    path = run_dir / "rollout" / "facts.json"
-    if path.exists():
-        try:
-            for name, value in json.loads(path.read_text())["waits_s"].items():
-                seconds[str(name)] += float(value)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s is left out of the summary: %s: %s", path, type(error).__name__, error)
+    for name, value in rollout.items():
+        seconds[name] += value
     return {name: round(value, 3) for name, value in sorted(seconds.items())}
 
 

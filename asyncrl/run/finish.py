@@ -1,8 +1,6 @@
 """Close a run: wait for the servers to hold its last version, audit the buffer, write the summary."""
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,12 +8,11 @@ from asyncrl import waits
 from asyncrl.config import Config
 from asyncrl.errors import WaitTimeout
 from asyncrl.metrics.console import RunView
-from asyncrl.report import plots, summary
+from asyncrl.report import plots, rollout_facts, summary
 from asyncrl.run.connections import open_weights
 from buffer import ReplayBuffer, label
 from weightsync import VersionLog
 
-WAIT = "wait/"
 SERVERS_S = 60.0  # an activation takes well under a second; a server that needs longer is reported as behind
 
 
@@ -33,24 +30,13 @@ async def finish(config: Config, url: str, buffer: ReplayBuffer, *, finished: bo
     servers = await _servers(log, view) if finished else compare(log)
     audit = await waits.in_thread(buffer.audit)
     directory = config.run.directory
-    _keep_rollout_waits(directory, await waits.in_thread(buffer.reports))
+    # They end with the run's reports otherwise.
+    rollout_facts.write(directory, rollout_facts.of_reports(await waits.in_thread(buffer.reports)))
     facts = summary.build(directory, audit=audit.to_json(), servers=servers, lag_limit=config.plan.limit)
     path = directory / "summary.json"
     path.write_text(json.dumps(facts, indent=2) + "\n")
     plots.draw(directory, lag_limit=config.plan.limit)
     return Closing(summary.render(facts), path)
-
-
-def _keep_rollout_waits(directory: Path, reports: Mapping[str, Mapping[str, float | str]]) -> None:
-    """Leave the seconds that workers waited, by name, for the summary: they end with the run's reports otherwise."""
-    spent: dict[str, float] = defaultdict(float)
-    for facts in reports.values():
-        for name, value in facts.items():
-            if name.startswith(WAIT) and not isinstance(value, str):
-                spent[name.removeprefix(WAIT)] += value
-    path = directory / "rollout" / "facts.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"waits_s": spent}, indent=2) + "\n")
 
 
 async def _servers(log: VersionLog, view: RunView) -> dict[str, object]:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from asyncrl.report import plots, summary
+from asyncrl.report import plots, rollout_facts, summary
+from asyncrl.report.answer_lengths import AnswerLengths
 
 AUDIT: dict[str, Any] = {
     "ok": True,
@@ -48,6 +49,7 @@ def trained(step: int, branch: int, **values: float | str) -> dict[str, float | 
         "training/off_policy/lag/0": 3,
         "training/off_policy/lag/2": 1,
         "buffer/num_groups": 4,
+        "buffer/num_answers": 8,
         "response_length/mean": 20.0,
         "weightsync/version": float((branch << 32) | step),
         "weightsync/num_bytes": 1000 * step,
@@ -92,7 +94,8 @@ def test_the_summary_of_a_resumed_run_counts_every_step_once(run_dir: Path) -> N
     assert facts["bytes_per_changed_element"] == 2.0
     assert (facts["audit_ok"], facts["weights_equal"]) == (True, True)
     assert (facts["stale_groups"], facts["dead_groups"]) == (3, 1)
-    assert facts["length_bias"]["all"]["trained"] == {"groups": 16.0, "tokens_per_answer": 20.0}
+    trained = {"answers": 32.0, "tokens_per_answer": 20.0, "at_least": False}
+    assert facts["length_bias"]["all"]["trained"] == trained
 
 
 def test_seconds_are_those_that_were_spent_on_every_branch(run_dir: Path) -> None:
@@ -115,6 +118,31 @@ def test_a_broken_facts_file_of_the_other_side_spoils_nothing(run_dir: Path, cap
     (run_dir / "rollout" / "facts.json").write_text("{")
     assert build(run_dir)["waits_s"] == {"trainer waits for fresh groups": 2.5}
     assert "facts.json is left out" in caplog.text
+
+
+def test_the_length_bias_counts_what_only_the_ledger_and_the_workers_know(run_dir: Path) -> None:
+    ended = AnswerLengths()
+    ended.add([200] * 8, cut=True)
+    reports: dict[str, dict[str, float | str]] = {
+        "worker-0.11": {rollout_facts.ENDED: rollout_facts.by_source_json({"digits": ended}), "wait/x": 1.5},
+        "worker-0.22": {rollout_facts.ENDED: rollout_facts.by_source_json({"digits": ended}), "wait/x": 1.0},
+        "trainer": {"waits_for": ""},
+    }
+    rollout_facts.write(run_dir, rollout_facts.of_reports(reports))
+    spent = {"trained": {"trajectories": 32, "tokens": 640}, "failed/doomed": {"trajectories": 16, "tokens": 3200}}
+    fates = {fate: {"digits": totals} for fate, totals in spent.items()}
+    facts = build(run_dir, audit={**AUDIT, "tokens": {"fates": fates}})
+    bias = facts["length_bias"]["digits"]
+    assert (bias["trained"]["tokens_per_answer"], bias["started"]["at_least"]) == (20.0, True)
+    assert "16 of 48 answers left before training, 16 of them unfinished" in bias["verdict"]
+    assert facts["waits_s"]["x"] == 2.5
+    assert summary.render(facts).count("length bias") == 1, "one source is all sources"
+
+
+def test_lengths_that_a_worker_reported_in_another_form_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    facts = rollout_facts.of_reports({"worker-0.11": {rollout_facts.ENDED: '{"digits": 3}', "wait/x": 1.0}})
+    assert (facts.waits_s, facts.ended) == ({"x": 1.0}, {})
+    assert "worker-0.11 are left out" in caplog.text
 
 
 def test_lag_past_the_limit_is_counted_and_shown(run_dir: Path) -> None:

@@ -1,0 +1,86 @@
+"""What the rollout side leaves of a run for its summary: its waits, and the lengths of answers that never came in.
+
+Workers report both to the buffer while they live; the command that closes the run keeps their sums in
+rollout/facts.json. A worker that is killed leaves its last report, at most a few seconds old.
+"""
+
+import json
+import logging
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.report.answer_lengths import AnswerLengths
+
+log = logging.getLogger(__name__)
+
+WAIT = "wait/"
+"""Before the name of a wait, in a worker's report: seconds spent."""
+ENDED = "ended_lengths"
+"""In a worker's report: JSON of `by_source_json`."""
+
+BySource = Mapping[str, AnswerLengths]
+"""Data source -> lengths of the answers of groups that ended with their worker."""
+
+
+@dataclass(frozen=True)
+class RolloutFacts:
+    """Seconds by wait, and lengths by data source; over all workers."""
+
+    waits_s: Mapping[str, float] = field(default_factory=dict)
+    ended: BySource = field(default_factory=dict)
+
+
+def by_source_json(ended: BySource) -> str:
+    """As a worker reports them."""
+    return json.dumps({source: lengths.to_json() for source, lengths in ended.items()})
+
+
+def of_reports(reports: Mapping[str, Mapping[str, float | str]]) -> RolloutFacts:
+    """The sums over all sources of reports."""
+    spent: dict[str, float] = defaultdict(float)
+    ended: dict[str, AnswerLengths] = defaultdict(AnswerLengths)
+    for reporter, facts in reports.items():
+        for name, value in facts.items():
+            if name.startswith(WAIT) and not isinstance(value, str):
+                spent[name.removeprefix(WAIT)] += value
+        if text := facts.get(ENDED):
+            try:
+                found = _lengths(json.loads(str(text)))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                log.warning("lengths reported by %s are left out: %s: %s", reporter, type(error).__name__, error)
+                continue
+            for source, lengths in found.items():
+                ended[source].merge(lengths)
+    return RolloutFacts(dict(spent), dict(ended))
+
+
+def write(run_dir: Path, facts: RolloutFacts) -> None:
+    """Keep them in the run directory."""
+    path = _path(run_dir)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ended = {source: lengths.to_json() for source, lengths in facts.ended.items()}
+    path.write_text(json.dumps({"waits_s": facts.waits_s, "ended": ended}, indent=2) + "\n")
+
+
+def read(run_dir: Path) -> RolloutFacts:
+    """What was kept; nothing, with the reason in the log, if it cannot be read: a summary is not spoilt by it."""
+    path = _path(run_dir)
+    if not path.exists():
+        return RolloutFacts()
+    try:
+        facts = json.loads(path.read_text())
+        waits_s = {str(name): float(seconds) for name, seconds in facts["waits_s"].items()}
+        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.warning("%s is left out of the summary: %s: %s", path, type(error).__name__, error)
+        return RolloutFacts()
+
+
+def _path(run_dir: Path) -> Path:
+    return run_dir / "rollout" / "facts.json"
+
+
+def _lengths(data: Mapping[str, Mapping[str, object]]) -> dict[str, AnswerLengths]:
+    return {str(source): AnswerLengths.from_json(lengths) for source, lengths in data.items()}
