@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.base import AdvantageEstimator, Total
 from asyncrl.algorithms.rewards import zero_variance
+from asyncrl.trainer.masked import Masked, masked_tokens
 from buffer import Group, Row
 
 Ints = npt.NDArray[np.int64]
@@ -54,6 +55,12 @@ class Batch:
     advantages_N: Floats
     lags_N: Ints
     """Versions between the one that sampled the token and the one that is trained."""
+    sources: tuple[str, ...]
+    """Data sources of the groups, each once."""
+    source_N: Ints
+    """Index of the token's source in `sources`."""
+    masked: Masked
+    """Sampled tokens that do not enter the loss."""
 
     @property
     def num_trained(self) -> int:
@@ -77,6 +84,9 @@ class MicroBatch:
     sampler_RS: Tensor
     advantages_RS: Tensor
     lags_RS: Tensor
+    sources: tuple[str, ...]
+    source_N: Tensor
+    """[N] int64, index of each trained token's source in `sources`."""
 
     def grid(self, values_N: Tensor) -> Tensor:
         """[R, S] the tokens' values in their places, 0 elsewhere; the gradient flows through."""
@@ -121,10 +131,17 @@ def build(
     row_N = np.repeat(np.arange(len(rows)), sampled_R)
     positions_N = flat_N - (np.cumsum(lengths_R) - lengths_R)[row_N]
     lags_N = _lags(rows, lag_of)
-    in_loss_J = np.isfinite(trajectories.rewards_J) & ~np.isin(
-        trajectories.group_J, [i for i, group in enumerate(groups) if group.ordinal in dropped]
-    )
-    trained_N = np.repeat(in_loss_J, trajectories.num_sampled_J) & (positions_N >= 1) & (lags_N <= max_lag)
+    sources = tuple(sorted({group.data_source for group in groups}))
+    source_J = np.array([sources.index(g.data_source) for g in groups], dtype=np.int64)[trajectories.group_J]
+    source_N = np.repeat(source_J, trajectories.num_sampled_J)
+    dropped_J = np.isin(trajectories.group_J, [i for i, group in enumerate(groups) if group.ordinal in dropped])
+    out_of_loss = {
+        "past_limit": lags_N > max_lag,
+        "no_reward": np.repeat(~np.isfinite(trajectories.rewards_J), trajectories.num_sampled_J),
+        "zero_variance": np.repeat(dropped_J, trajectories.num_sampled_J),
+        "first_token": positions_N < 1,
+    }
+    trained_N = ~np.logical_or.reduce(list(out_of_loss.values()))
     counts_R = np.bincount(row_N[trained_N], minlength=len(rows))
     ordinal_R = np.repeat(np.array([g.ordinal for g in groups], dtype=np.int64)[trajectories.group_J], row_J)
     return Batch(
@@ -139,6 +156,9 @@ def build(
         sampler_N=_concatenate([row.logprobs for row in rows], np.float32)[flat_N][trained_N].astype(np.float32),
         advantages_N=_advantages(trajectories, advantage, total)[trained_N],
         lags_N=lags_N[trained_N],
+        sources=sources,
+        source_N=source_N[trained_N],
+        masked=masked_tokens(out_of_loss, source_N, sources),
     )
 
 
@@ -174,6 +194,8 @@ def empty_micro_batch(device: torch.device) -> MicroBatch:
         sampler_RS=zero,
         advantages_RS=zero,
         lags_RS=torch.zeros(1, 1, dtype=torch.int64, device=device),
+        sources=(),
+        source_N=torch.zeros(1, dtype=torch.int64, device=device),
     )
 
 
@@ -204,6 +226,8 @@ def _micro_batch(batch: Batch, rows: Ints, lengths: Ints, device: torch.device) 
         sampler_RS=grid(batch.sampler_N[index_N]),
         advantages_RS=grid(batch.advantages_N[index_N]),
         lags_RS=grid(batch.lags_N[index_N]),
+        sources=batch.sources,
+        source_N=torch.from_numpy(batch.source_N[index_N]).to(device),
     )
 
 

@@ -164,7 +164,7 @@ class _Run:
             if every and self.lineage.number % every == 0 and not is_last:
                 others |= await self.evaluate(f"version-{label(self.lineage.version)}")
         num_tokens = [sum(entry.tokens) for entry in groups.entries]
-        self.reporting.write_step(tally, groups, others, num_tokens=num_tokens)
+        self.saver.kept_out(self.reporting.write_step(tally, groups, others, num_tokens=num_tokens))
 
     async def together(self) -> None:
         """Return when every rank is here."""

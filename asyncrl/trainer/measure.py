@@ -4,6 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncrl.trainer.batch import Batch
+from asyncrl.trainer.masked import name_of
 from asyncrl.trainer.mismatch import MAX_LAGS
 from asyncrl.trainer.tally import Tally
 
@@ -37,6 +38,8 @@ def measure(batch: Batch, tally: Tally) -> None:
         tally.mean(f"critic/rewards/{group.data_source}/mean", sum(known), len(known))
         sampled = sum(t.num_sampled for t in group.trajectories)
         tally.mean(f"response_length/{group.data_source}/mean", sampled, len(group.trajectories))
+    for (reason, source), tokens in batch.masked.items():
+        tally.count(name_of(reason, source), tokens)
     _lags(batch, tally)
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.corrections import largest
 from asyncrl.algorithms.masking import LOG_RATIO_LIMIT, mean_pair
 from asyncrl.algorithms.mismatch import mismatch, probability_difference
 from asyncrl.trainer.batch import MicroBatch
@@ -22,6 +23,14 @@ def measure_mismatch(micro: MicroBatch, trainer_RS: Tensor, tally: Tally) -> Non
     log_ratio_RS = (trainer_RS - micro.sampler_RS).detach()
     finite_RS = micro.mask_RS & log_ratio_RS.isfinite()
     weights_RS = log_ratio_RS.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().double()
+    # Of the ratios themselves: a correction's own extremes are those of its weights, cut at their bounds.
+    tally.take(
+        {},
+        {
+            "weights/raw_max": largest(weights_RS, finite_RS),
+            "weights/raw_min": -largest(-weights_RS, finite_RS),
+        },
+    )
     lags_RS = micro.lags_RS.clamp(max=MAX_LAGS)
     for lag in torch.unique(lags_RS[micro.mask_RS]).tolist():
         at_RS = finite_RS & (lags_RS == lag)

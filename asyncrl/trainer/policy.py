@@ -15,6 +15,7 @@ from asyncrl.algorithms.objective import policy_objective
 from asyncrl.errors import NumericsError
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints, MicroBatch, empty_micro_batch, micro_batches
+from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.mismatch import measure_mismatch
 from asyncrl.trainer.model import Arithmetic, LanguageModel, load_language_model
 from asyncrl.trainer.parallel import Ranks
@@ -203,6 +204,7 @@ class Policy:
             # Against the weights at the start of the step: later passes would measure their own changes.
             before_RS = logprobs_RS.detach() if proximal_RS is None else proximal_RS
             measure_mismatch(micro, before_RS, tally)
+            count_rejected(objective.correction, micro.slots_N, micro.source_N, tally, micro.sources)
         return objective.metrics["nonfinite_tokens"][0]
 
     def _update(self, tally: Tally) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from asyncrl import waits
 from asyncrl.metrics.timing import Stopwatches, WaitTimes, waiting
+from asyncrl.trainer import group_metrics, masked
 from asyncrl.trainer.intake import StepGroups
 from asyncrl.trainer.lineage import Lineage
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parts import TrainerParts
 from asyncrl.trainer.tally import Tally
-from buffer.answers import Entry, LeftGroup
 from buffer.errors import BufferError
 from buffer.versions import label
 
@@ -32,27 +32,30 @@ class Reporting:
 
     def write_step(
         self, tally: Tally, groups: StepGroups, others: Mapping[str, float], *, num_tokens: Sequence[int]
-    ) -> None:
+    ) -> dict[str, int]:
         """Reduce over ranks and write one line.
 
         Args:
             tally: this rank's.
             others: metrics that rank 0 alone has: weight sync, evaluation, counts.
             num_tokens: of the groups of all ranks, prompts included.
+        Returns:
+            Data source -> sampled tokens of all ranks that were kept out of the loss; on rank 0.
         """
         blobs = self._parts.collective.gather(tally.to_bytes())
         if blobs is None:
-            return
+            return {}
         whole = Tally()
         for blob in blobs:
             whole.merge(blob)
         seconds, total = self._lap(), sum(num_tokens)
         self._tokens_per_s = total / seconds
+        values = whole.values()
         self.write(
             {
-                **renamed(whole.values()),
-                **_consumed(groups.entries),
-                **_left(groups.left),
+                **renamed(values),
+                **group_metrics.consumed(groups.entries),
+                **group_metrics.left(groups.left, groups.entries),
                 **others,
                 "training/step": float(self._lineage.step),
                 "training/version": float(self._lineage.number),
@@ -65,6 +68,7 @@ class Reporting:
                 **_without_heartbeat(self._waits.drain()),
             }
         )
+        return masked.by_source(values)
 
     def begin(self) -> None:
         """The first step starts now: what was before it is no part of its seconds."""
@@ -105,46 +109,3 @@ class Reporting:
 def _without_heartbeat(seconds: dict[str, float]) -> dict[str, float]:
     """The heartbeat pauses all the time, beside whatever is waited for."""
     return {name: value for name, value in seconds.items() if not name.endswith(f"/{HEARTBEAT}")}
-
-
-def _consumed(entries: Sequence[Entry]) -> dict[str, float]:
-    """Lag and age of the groups that were trained; by source where there are several."""
-    if not entries:
-        return {}
-    lags, ages = [entry.lag for entry in entries], [entry.age_s for entry in entries]
-    values = {
-        "buffer/num_groups": float(len(entries)),
-        "buffer/num_bytes": float(sum(entry.num_bytes for entry in entries)),
-        "buffer/lag_max": float(max(lags)),
-        "buffer/lag_mean": sum(lags) / len(lags),
-        "buffer/age_s/mean": sum(ages) / len(ages),
-        "buffer/age_s/max": max(ages),
-    }
-    values |= {f"training/off_policy/lag/{lag}": float(lags.count(lag)) for lag in sorted(set(lags))}
-    sources = [entry.data_source for entry in entries]
-    if len(set(sources)) > 1:
-        values |= {f"buffer/num_groups/{source}": float(sources.count(source)) for source in sorted(set(sources))}
-    return values
-
-
-def _left(left: Sequence[LeftGroup]) -> dict[str, float]:
-    """Groups that left instead of being trained, with their lengths: dropping by age selects short answers."""
-    values = {"buffer/num_left": float(len(left))}
-    for reason in sorted({group.reason for group in left}):
-        groups, prefix = [group for group in left if group.reason == reason], f"buffer/left/{reason}"
-        values[f"{prefix}/groups"] = float(len(groups))
-        values[f"{prefix}/discarded"] = float(sum(group.outcome == "discarded" for group in groups))
-        values[f"{prefix}/lag_max"] = float(max(group.lag for group in groups))
-        values |= _length(f"{prefix}/response_length/mean", groups)
-        sources = sorted({group.data_source for group in groups})
-        for source in sources if len(sources) > 1 else ():
-            of_source = [group for group in groups if group.data_source == source]
-            values[f"{prefix}/groups/{source}"] = float(len(of_source))
-            values |= _length(f"{prefix}/response_length/{source}/mean", of_source)
-    return values
-
-
-def _length(name: str, groups: Sequence[LeftGroup]) -> dict[str, float]:
-    """Mean sampled tokens of an answer; nothing without answers."""
-    lengths = [length for group in groups for length in group.sampled]
-    return {name: sum(lengths) / len(lengths)} if lengths else {}

@@ -1,6 +1,8 @@
 """Checkpoints of a running trainer: ledger, files, one rename, then the buffer lets go of what was trained."""
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 
 from asyncrl import waits
 from asyncrl.errors import CheckpointError
@@ -22,6 +24,7 @@ class Saver:
     def __init__(self, parts: TrainerParts, lineage: Lineage) -> None:
         self._parts, self._lineage = parts, lineage
         self._trained: set[int] = set()
+        self._masked: Counter[str] = Counter()
         self._saved_step = lineage.step
         self._failures = 0
         self.num_saved = self.num_failed = 0
@@ -40,6 +43,10 @@ class Saver:
     def trained(self, ordinals: set[int]) -> None:
         """Note what the next checkpoint closes."""
         self._trained |= ordinals
+
+    def kept_out(self, tokens: Mapping[str, int]) -> None:
+        """Note sampled tokens of what was trained that did not enter the loss, by data source; on rank 0."""
+        self._masked.update(tokens)
 
     async def save_if_due(self) -> None:
         """A periodic checkpoint: a failure is reported and tried again after the next step.
@@ -71,7 +78,8 @@ class Saver:
         async def take() -> Decision:
             nonlocal ledger
             ledger = await waits.blocking(
-                "trainer updates the ledger", parts.buffer.ledger, lineage.branch, lineage.number, self._trained
+                "trainer updates the ledger",
+                lambda: parts.buffer.ledger(lineage.branch, lineage.number, self._trained, self._masked),
             )
             return {}
 
@@ -95,7 +103,9 @@ class Saver:
             return {}
 
         await decided_by_rank0(parts.collective, commit)
+        # Not before the commit: until then the next ledger has to name them again.
         self._trained.clear()
+        self._masked.clear()
 
     def _state(self, ledger: Ledger) -> dict[str, object]:
         lineage = self._lineage

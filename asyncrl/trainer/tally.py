@@ -20,7 +20,7 @@ class Tally:
         self._sums: dict[str, tuple[float, float]] = {}
         self._extremes: dict[str, float] = {}
         self._counts: dict[str, float] = {}
-        self._later: list[tuple[Metrics, Mapping[str, Tensor]]] = []
+        self._later: list[tuple[Metrics, Mapping[str, Tensor], Mapping[str, Tensor]]] = []
 
     def mean(self, name: str, numerator: float, count: float) -> None:
         """Add to the mean `name`."""
@@ -38,7 +38,11 @@ class Tally:
 
     def take(self, metrics: Metrics, extremes: Mapping[str, Tensor] | None = None) -> None:
         """Add metrics that are still on a device; they are read all at once, for each reading waits for the device."""
-        self._later.append((metrics, extremes or {}))
+        self._later.append((metrics, extremes or {}, {}))
+
+    def take_counts(self, counts: Mapping[str, Tensor]) -> None:
+        """Add to counts that are still on a device, as `take` does to means."""
+        self._later.append(({}, {}, counts))
 
     def merge(self, blob: bytes) -> None:
         """Add another rank's tally."""
@@ -67,21 +71,17 @@ class Tally:
         return values
 
     def _settle(self) -> None:
-        names: list[tuple[str, bool]] = []
         tensors: list[Tensor] = []
-        for metrics, extremes in self._later:
-            for name, pair in metrics.items():
-                names.append((name, False))
-                tensors.extend(pair)
-            for name, value in extremes.items():
-                names.append((name, True))
-                tensors.append(value)
-        self._later.clear()
+        for metrics, extremes, counts in self._later:
+            tensors += [*(part for pair in metrics.values() for part in pair), *extremes.values(), *counts.values()]
+        later, self._later = self._later, []
         if not tensors:
             return
         numbers = iter(torch.stack([tensor.detach().double() for tensor in tensors]).tolist())
-        for name, is_extreme in names:
-            if is_extreme:
-                self.extreme(name, next(numbers))
-            else:
+        for metrics, extremes, counts in later:
+            for name in metrics:
                 self.mean(name, next(numbers), next(numbers))
+            for name in extremes:
+                self.extreme(name, next(numbers))
+            for name in counts:
+                self.count(name, next(numbers))
