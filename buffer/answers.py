@@ -135,6 +135,8 @@ class NotReady:
     last_hint: str
     bytes_refused: bool
     """No new prompt starts for lack of bytes: a checkpoint now would free what has been trained."""
+    num_missing: int = 1
+    """Groups that must come in before a lease can succeed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ class Attached:
         Raises:
             CorruptPayload: it is missing, foreign or damaged; UnknownSchema: written by another major version.
         """
-        blob = self._payloads.get(key)
+        return self._parsed(self._payloads.get(key), num_bytes, xxh3, what)
+
+    def _parsed(self, blob: bytes | None, num_bytes: int, xxh3: str, what: str) -> Group:
         if blob is None:
             raise CorruptPayload(f"the payload of group {what} is gone.")
         raw = wire.inflate(blob, max_bytes=max(self._config.max_group_bytes, num_bytes))

@@ -14,13 +14,16 @@ class Hints:
         # Read before the caller's first attempt, so that nothing between that attempt and the wait is missed.
         self._last = store.hint()
 
-    def wait(self, deadline_s: float) -> bool:
+    def wait(self, deadline_s: float, *, num_ready: int = 1) -> bool:
         """Whether the ledger changed within `deadline_s` seconds. Blocks; not to be shared by threads.
 
+        Args:
+            num_ready: groups that must come in before anything can change for the caller (NotReady.num_missing); any
+                other change wakes it at once.
         Raises:
             ServerLost: the server did not answer for buffer.retry_s.
         """
-        self._last, changed = self._store.wait_for_hint(self._last, self._kind, deadline_s)
+        self._last, changed = self._store.wait_for_hint(self._last, self._kind, deadline_s, num_ready)
         return changed
 
     __call__ = wait

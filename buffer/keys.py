@@ -16,7 +16,7 @@ _EVALUATION = ".eval."
 # must not stop a sweep, nor lead a path out of its directory.
 _PAYLOAD = re.compile(
     r"(payload|spilled):(?P<run>[A-Za-z0-9][A-Za-z0-9._-]{0,299}):"
-    r"(?P<ordinal>[0-9]{1,16})\.[0-9]{1,16}(\.[0-9a-f]{8})?:(?P<token>[0-9a-f]{1,64})"
+    r"(?P<ordinal>[0-9]{1,16})\.[0-9]{1,16}(\.[0-9a-f]{8})?:(?P<token>(draft-)?[0-9a-f]{1,64})"
 )
 
 LEDGER_KEYS = (

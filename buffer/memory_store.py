@@ -31,6 +31,8 @@ class MemoryServer:
 class MemoryStore:
     """See `buffer.store.Store`."""
 
+    writes_payloads = False
+
     def __init__(self, run: str, server: MemoryServer | None = None, clock: Clock | None = None) -> None:
         self.run = run
         self._server = server or MemoryServer()
@@ -63,7 +65,9 @@ class MemoryStore:
         with self._transition() as books:
             return claims.renew(books, self._clock(), ordinal, token, oldest, num_sampled, limits)
 
-    def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
+    def put(
+        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+    ) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
             status = claims.put(books, self._clock(), ordinal, token, key, index, limits)
             return status, _dumped(books)
@@ -184,11 +188,12 @@ class MemoryStore:
         with self._server.changed:
             return self._last()
 
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float) -> tuple[str, bool]:
-        """The id of the newest hint, and whether one of `kind` came after `after`, which ends the wait."""
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]:
+        """The id of the newest hint, and whether those came after `after` that end the wait."""
 
         def news() -> bool:
-            return any(at > int(after) and kind in (None, of) for at, of in self._hints())
+            kinds = [of for at, of in self._hints() if at > int(after) and kind in (None, of)]
+            return kinds.count("ready") >= num_ready or len(kinds) > kinds.count("ready")
 
         with self._server.changed:
             found = self._server.changed.wait_for(news, deadline_s)

@@ -33,6 +33,9 @@ class Server(Blobs, Protocol):
     """What the ledger needs of a server; `redis_store.RedisServer` is one."""
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any: ...
+    def write_and_run(
+        self, key: str, blob: bytes, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]
+    ) -> Any: ...
     def hash(self, key: str) -> dict[bytes, bytes]: ...
     def last_id(self, key: str) -> str: ...
     def read_stream(self, key: str, after: str, deadline_s: float) -> list[tuple[str, str]]: ...
@@ -42,6 +45,8 @@ class Server(Blobs, Protocol):
 
 class RedisStore:
     """See `buffer.store.Store`."""
+
+    writes_payloads = True
 
     def __init__(self, run: str, server: Server, clock: Clock | None = None, *, owns_server: bool = True) -> None:
         self.run = run
@@ -81,12 +86,14 @@ class RedisStore:
         state, trained, ahead, taken, stopped, effective = reply
         return Renewed(state.decode(), trained, ahead, taken, stopped == 1, None if effective == b"" else effective)
 
-    def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
+    def put(
+        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+    ) -> tuple[str, tuple[str, ...]]:
+        index_parts = (index.num_bytes, ranges_blob(index), info_blob(index))
         return status_of(
             self._run(
-                "put",
-                *(ordinal, token, key, index.num_bytes, ranges_blob(index), info_blob(index)),
-                *(limits.on_stale, limits.max_stale),
+                *("put", ordinal, token, key, *index_parts, limits.on_stale, limits.max_stale),
+                payload=None if blob is None else (key, blob),
             )
         )
 
@@ -194,17 +201,19 @@ class RedisStore:
     def hint(self) -> str:
         return self._server.last_id(ledger_key(self.run, "hints"))
 
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float) -> tuple[str, bool]:
-        """The id of the newest hint, and whether one of `kind` came after `after`, which ends the wait.
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]:
+        """The id of the newest hint, and whether those came after `after` that end the wait.
 
         A server that lost its tail may give ids below `after`: such a hint is missed, and the deadline ends the wait.
         """
         key, deadline = ledger_key(self.run, "hints"), time.monotonic() + deadline_s
         while (left := deadline - time.monotonic()) > 0:
-            for at, of in self._server.read_stream(key, after, left):
-                after = at
-                if kind in (None, of):
-                    return self._server.last_id(key), True
+            entries = self._server.read_stream(key, after, left)
+            after = entries[-1][0] if entries else after
+            kinds = [of for _, of in entries if kind in (None, of)]
+            num_ready -= kinds.count("ready")
+            if num_ready <= 0 or len(kinds) > kinds.count("ready"):
+                return after, True
         return after, False
 
     def report(self, source: str, facts: str) -> None:
@@ -219,17 +228,19 @@ class RedisStore:
         if self._owns_server:
             self._server.close()
 
-    def _run(self, name: str, *arguments: str | bytes | int) -> Any:
+    def _run(self, name: str, *arguments: str | bytes | int, payload: tuple[str, bytes] | None = None) -> Any:
         if not self._checked:
             # A key of another type would stop a script half-way, and nothing is rolled back.
             self._call("types")
             self._checked = True
-        return self._call(name, *arguments)
+        return self._call(name, *arguments, payload=payload)
 
-    def _call(self, name: str, *arguments: str | bytes | int) -> Any:
+    def _call(self, name: str, *arguments: str | bytes | int, payload: tuple[str, bytes] | None = None) -> Any:
         one, keys = self._scripts.get(name) or self._prepare(name)
         # "" lets the script ask the server's clock.
         now: str | int = "" if self._clock is None else self._clock()
+        if payload is not None:
+            return self._server.write_and_run(*payload, one, keys, (now, *arguments))
         return self._server.run_script(one, keys, (now, *arguments))
 
     def _prepare(self, name: str) -> tuple[Script, list[str]]:

@@ -178,10 +178,14 @@ class WorkerSide(Attached):
             spent = Spent(group.data_source, len(group.trajectories), sum(t.num_sampled for t in group.trajectories))
             return self._release(claim, "too_large", encoded, "fatal", spent)
         raw, blob = encoded
-        key = payload_key(self.run, claim.gid, claim.token, spilled=self._payloads.spills(len(blob)))
-        # The payload first: what is ready is there.
-        self._payloads.put(key, blob)
-        status, trash = self._store.put(claim.ordinal, claim.token, key, _index(group, raw, blob), self._limits)
+        spilled = self._payloads.spills(len(blob))
+        key = payload_key(self.run, claim.gid, claim.token, spilled=spilled)
+        # The payload first, or with it: what is ready is there.
+        carried = blob if self._store.writes_payloads and not spilled else None
+        if carried is None:
+            self._payloads.put(key, blob)
+        index = _index(group, raw, blob)
+        status, trash = self._store.put(claim.ordinal, claim.token, key, index, self._limits, carried)
         self._delete(trash)
         return status
 

@@ -25,7 +25,6 @@ from asyncrl.trainer.parts import TrainerParts
 from asyncrl.trainer.sweeper import Sweeper
 from buffer import Group
 from buffer.answers import Entry, Leased, LeftGroup, NotReady
-from buffer.errors import CorruptPayload, UnknownSchema
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +104,7 @@ class Intake:
                     name,
                     partial(self._attempt, can_free_bytes, waits_for_stale=name == STALE),
                     why=self._why,
-                    wake=self._hints.wait,
+                    wake=self._wake,
                     deadline_s=max(left_s, 0.0),
                 )
             except WaitTimeout as late:
@@ -139,6 +138,12 @@ class Intake:
             return False
         self._no_answer_before_s = time.monotonic() + ANSWER_EVERY_S
         return True
+
+    def _wake(self, deadline_s: float) -> bool:
+        """Block until a lease may have another answer: not at each of the groups that it lacks."""
+        assert self._hints is not None
+        num_ready = 1 if self._not_ready is None else self._not_ready.num_missing
+        return self._hints.wait(deadline_s, num_ready=num_ready)
 
     def _why(self) -> str:
         answer = self._not_ready
@@ -175,11 +180,9 @@ class Intake:
     def _fetch(self, entries: Sequence[Entry]) -> tuple[list[Group], list[tuple[int, str]]]:
         """This rank's groups in ordinal order, and (ordinal, reason) of those that must not be trained on."""
         groups, refused = [], []
-        for entry in sorted(entries, key=lambda entry: entry.ordinal):
-            try:
-                group = self._buffer.fetch(entry)
-            except (CorruptPayload, UnknownSchema) as error:
-                log.warning("group %s is given back: %s", entry.gid, error)
+        for entry, group in self._buffer.fetch_each(sorted(entries, key=lambda entry: entry.ordinal)):
+            if not isinstance(group, Group):
+                log.warning("group %s is given back: %s", entry.gid, group)
                 refused.append((entry.ordinal, "corrupt_payload"))
                 continue
             foreign = self._lineage.foreign_span(group, self._parts.publisher.digest_of)

@@ -1,7 +1,7 @@
 """Where the bytes of groups live: Redis or memory for the small ones, a directory or object store for the large
 ones."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from buffer.config import PayloadConfig
@@ -14,6 +14,7 @@ class PayloadHome(Protocol):
 
     def put(self, key: str, blob: bytes) -> None: ...
     def get(self, key: str) -> bytes | None: ...
+    def get_each(self, keys: Sequence[str]) -> Mapping[str, bytes | None]: ...
     def delete(self, keys: Iterable[str]) -> None: ...
 
     def strays(self, run: str, idle_s: float) -> list[str]:
@@ -39,6 +40,15 @@ class Payloads:
     def get(self, key: str) -> bytes | None:
         """The bytes under `key`; None if there are none."""
         return self._home(key).get(key)
+
+    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
+        """The bytes under each of the keys, asked for together where the home can; the caller bounds how many."""
+        found: dict[str, bytes | None] = {}
+        for home in (self._near, self._far):
+            mine = [key for key in keys if home is not None and self._home(key) is home]
+            if home is not None and mine:
+                found.update(home.get_each(mine))
+        return found
 
     def delete(self, keys: Iterable[str]) -> None:
         """Those of `keys` that exist are gone afterwards."""

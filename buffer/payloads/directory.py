@@ -3,7 +3,7 @@
 import errno
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -59,6 +59,9 @@ class DirectoryPayloads:
             return None
         except OSError as error:
             raise self._refused(f"did not give the payload {key}", error) from error
+
+    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
+        return {key: self.get(key) for key in keys}
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

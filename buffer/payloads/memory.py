@@ -1,7 +1,7 @@
 """Payloads in the memory of this process, for the memory store."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from buffer.keys import owns, parse_payload_key
@@ -21,6 +21,9 @@ class MemoryPayloads:
     def get(self, key: str) -> bytes | None:
         with self._lock:
             return self._blobs[key][1] if key in self._blobs else None
+
+    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
+        return {key: self.get(key) for key in keys}
 
     def delete(self, keys: Iterable[str]) -> None:
         with self._lock:

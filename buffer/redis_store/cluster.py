@@ -35,6 +35,8 @@ class _Map:
 class Cluster:
     """See `nodes.Nodes`. The ledger's keys carry the tag {run}, one slot; payloads carry none, so they spread."""
 
+    is_one = False
+
     def __init__(self, address: Address, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s

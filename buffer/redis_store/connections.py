@@ -24,6 +24,7 @@ MAX_CONNECTIONS = 128
 
 _CONNECT_S, _TOPOLOGY_S = 5.0, 2.0
 _PIECE = 1 << 20
+_READ_SIZE = 1 << 18  # a payload in one or two reads; redis-py's own is 64 KiB
 _LARGE = 1 << 16
 _KEEPALIVE = {"socket_keepalive": True}
 
@@ -139,7 +140,7 @@ def _connections(
     connect_s = min(timeout_s, _CONNECT_S)
     settings: dict[str, Any] = {**login, "db": db, "socket_timeout": timeout_s, "socket_connect_timeout": connect_s}
     # redis-py's Retry counts attempts and knows no deadline: one attempt. RESP2: lists where RESP3 has maps.
-    settings |= {"retry": Retry(NoBackoff(), 0), "protocol": 2}
+    settings |= {"retry": Retry(NoBackoff(), 0), "protocol": 2, "socket_read_size": _READ_SIZE}
     if address.path:
         return Connections(redis.UnixDomainSocketConnection, {**settings, "path": address.path}, timeout_s)
     kind: Callable[..., _Line] = redis.SSLConnection if address.is_tls else redis.Connection
@@ -155,25 +156,26 @@ def _answer(connection: _Line) -> Any:
 
 def _send(connection: _Line, commands: Sequence[Command]) -> None:
     if any(isinstance(part, bytes) and len(part) >= _LARGE for command in commands for part in command):
-        for command in commands:
-            connection.send_packed_command(_in_pieces(command))
+        connection.send_packed_command(_in_pieces(commands))
     elif len(commands) == 1:
         connection.send_command(*commands[0])
     else:
         connection.send_packed_command(connection.pack_commands(commands))
 
 
-def _in_pieces(command: Command) -> Iterator[bytes | memoryview]:
-    """A command that carries a large blob, without a copy of it, and in pieces: the timeout is for one piece."""
-    head = b"*%d\r\n" % len(command)
-    for part in command:
-        blob = part if isinstance(part, bytes) else str(part).encode()
-        head += b"$%d\r\n" % len(blob)
-        if len(blob) < _LARGE:
-            head += blob + b"\r\n"
-            continue
-        yield head
-        view = memoryview(blob)
-        yield from (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
-        head = b"\r\n"
-    yield head
+def _in_pieces(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
+    """Commands of which one carries a large blob, without a copy of it, and in pieces: the timeout is for one piece."""
+    small: list[bytes] = []
+    for command in commands:
+        small.append(b"*%d\r\n" % len(command))
+        for part in command:
+            blob = part if isinstance(part, bytes) else str(part).encode()
+            small.append(b"$%d\r\n" % len(blob))
+            if len(blob) < _LARGE:
+                small += (blob, b"\r\n")
+                continue
+            yield b"".join(small)
+            view = memoryview(blob)
+            yield from (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
+            small = [b"\r\n"]
+    yield b"".join(small)

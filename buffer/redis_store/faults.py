@@ -59,8 +59,8 @@ def refusal(error: redis.RedisError, address: str) -> BufferError | None:
     if isinstance(error, redis.exceptions.NoPermissionError):
         return ServerRefused(
             f"{address} denies this user what the buffer needs: {error}. Load the ACL file that `asyncrl buffer acl` "
-            "writes (buffer.acl.acl_file), or grant it: ACL SETUSER <user> ~* +@read +@write +@scripting +@connection "
-            "+info +time +cluster|slots."
+            "writes (buffer.acl.acl_file), or grant it: ACL SETUSER <user> ~* +@read +@write +@scripting +@transaction "
+            "+@connection +info +time +cluster|slots."
         )
     if (tls := _tls_error(error)) is not None:
         return ServerRefused(

@@ -16,6 +16,9 @@ class Nodes(Protocol):
     or sleeps: `server.RedisServer` does both, in one place.
     """
 
+    is_one: bool
+    """Whether one server holds all keys, so that one transaction may touch any of them."""
+
     def at(self, key: str) -> Connections:
         """To the server that holds `key`."""
         ...
@@ -47,6 +50,8 @@ class Nodes(Protocol):
 
 class OneServer:
     """The server at the address. After a fail-over the same name or socket leads to its successor."""
+
+    is_one = True
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         host, port = address.hosts[0] if address.hosts else ("", 0)

@@ -21,6 +21,8 @@ _NOT_ABOUT_THE_PRIMARY = ("OOM", "LOADING", "BUSY", "MISCONF", "NOREPLICAS")
 class Sentinel:
     """See `nodes.Nodes`."""
 
+    is_one = True
+
     def __init__(self, address: Address, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s

@@ -76,14 +76,44 @@ class RedisServer:
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
         """The answer of one transition: integers, bytes, and lists of them."""
         rest = (len(keys), *keys, *arguments)
+        return self._retry(lambda nodes: self._evaluate(nodes, script, rest))
+
+    def write_and_run(
+        self,
+        key: str,
+        blob: bytes,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+    ) -> Any:
+        """The same, after a key was written that did not exist: in one transaction where one server holds all keys, so
+        that both are done or neither (a queued command that lacks memory undoes the whole)."""
+        rest = (len(keys), *keys, *arguments)
 
         def run(nodes: Nodes) -> Any:
+            if not nodes.is_one:
+                nodes.ask(key, ("SET", key, blob, "NX"))
+                return self._evaluate(nodes, script, rest)
             try:
-                return nodes.ask(keys[0], ("EVALSHA", script.sha, *rest))
-            except redis.exceptions.NoScriptError:  # a new or restarted server; the text stays until the next restart
-                return nodes.ask(keys[0], ("EVAL", script.text, *rest))
+                return self._transaction(nodes, key, blob, ("EVALSHA", script.sha, *rest))
+            except redis.exceptions.NoScriptError:
+                return self._evaluate(nodes, script, rest)  # the key is written
 
         return self._retry(run)
+
+    def _transaction(self, nodes: Nodes, key: str, blob: bytes, command: Command) -> Any:
+        answers = nodes.at(key).try_all([("MULTI",), ("SET", key, blob, "NX"), command, ("EXEC",)])
+        done = answers[-1]
+        for answer in (*answers[:-1], *(done if isinstance(done, list) else [done])):
+            if isinstance(answer, redis.ResponseError):
+                raise answer
+        return done[-1]
+
+    def _evaluate(self, nodes: Nodes, script: Script, rest: Command) -> Any:
+        try:
+            return nodes.ask(str(rest[1]), ("EVALSHA", script.sha, *rest))
+        except redis.exceptions.NoScriptError:  # a new or restarted server; the text stays until the next restart
+            return nodes.ask(str(rest[1]), ("EVAL", script.text, *rest))
 
     def hash(self, key: str) -> dict[bytes, bytes]:
         """All fields of a hash."""
@@ -117,6 +147,13 @@ class RedisServer:
         blob = self.ask(key, "GET", key)
         assert blob is None or isinstance(blob, bytes)
         return blob
+
+    def get_blobs(self, keys: Sequence[str]) -> dict[str, bytes | None]:
+        """The bytes under each key, asked for together."""
+        found: dict[str, bytes | None] = {}
+        for some in self._retry(lambda nodes: nodes.by_server(keys)):
+            found.update(zip(some, self._try_each(some[0], [("GET", key) for key in some]), strict=True))
+        return found
 
     def unlink(self, keys: Sequence[str]) -> None:
         """Delete keys, wherever they lie."""

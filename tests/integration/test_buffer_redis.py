@@ -77,7 +77,7 @@ def test_a_user_who_may_not_write_or_run_scripts_is_refused_with_the_rule_that_h
 
 def test_the_rule_that_the_refusal_names_is_enough() -> None:
     with running_redis() as guarded:
-        rule = ("~*", "+@read", "+@write", "+@scripting", "+@connection", "+info", "+time")
+        rule = ("~*", "+@read", "+@write", "+@scripting", "+@transaction", "+@connection", "+info", "+time")
         guarded.client().execute_command("ACL", "SETUSER", "worker", "on", ">pw", *rule)
         buffer = ReplayBuffer.connect(f"unix://worker:pw@{guarded.socket}", "demo", CONFIG)
         branch = buffer.recover("n", None, number=0, limit=0, groups_per_version=1)

@@ -19,6 +19,8 @@ _T = TypeVar("_T")
 class TwinStore:
     """A `buffer.store.Store`. With `repeat` set, the next call is made twice, as after a lost reply."""
 
+    writes_payloads = False
+
     def __init__(self, memory: MemoryStore, scripts: RedisStore, server: RedisServer) -> None:
         self.run = memory.run
         self.memory, self.scripts, self._server = memory, scripts, server
@@ -42,7 +44,9 @@ class TwinStore:
     ) -> Renewed:
         return self._both(lambda store: store.renew(ordinal, token, oldest, num_sampled, limits))
 
-    def put(self, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> tuple[str, tuple[str, ...]]:
+    def put(
+        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+    ) -> tuple[str, tuple[str, ...]]:
         return self._both(lambda store: store.put(ordinal, token, key, index, limits))
 
     def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
@@ -130,8 +134,8 @@ class TwinStore:
     def hint(self) -> str:
         return self.scripts.hint()
 
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float) -> tuple[str, bool]:
-        return self.scripts.wait_for_hint(after, kind, deadline_s)
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]:
+        return self.scripts.wait_for_hint(after, kind, deadline_s, num_ready)
 
     def report(self, source: str, facts: str) -> None:
         self._both(lambda store: store.report(source, facts))

@@ -2,14 +2,14 @@
 
 Producer: reserve, then a Group of the claim's ordinal over ready-made trajectories, then put (encode, hash, payload,
 transition). Consumer: every step a lease of 32 groups (on a refusal it waits on the hints, as the trainer does), a
-fetch of each, advance; every ten steps ledger and commit; a sweep at most every five seconds.
+fetch of all, advance; every ten steps ledger and commit; a sweep at most every five seconds.
 """
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from buffer import BufferConfig, Claim, Leased, ReplayBuffer, StalenessConfig, Trajectory, pack
+from buffer import BufferConfig, Claim, Entry, Group, Leased, NotReady, ReplayBuffer, StalenessConfig, Trajectory, pack
 from scripts.benches.buffer_cases.load import READY_MADE, group_of, make_groups, trajectories_of
 from scripts.benches.buffer_cases.processes import Gate
 
@@ -75,8 +75,9 @@ class Trainer:
         while not isinstance(batch := self._lease(), Leased):
             if time.monotonic() > until:
                 raise RuntimeError(f"no batch in {deadline_s} s: {batch.detail}")
+            assert isinstance(batch, NotReady)
             self.sweep_if_due()
-            self._hints.wait(WAIT_S)
+            self._hints.wait(WAIT_S, num_ready=batch.num_missing)
         self._trained += [entry.ordinal for entry in batch.entries]
         return batch
 
@@ -85,7 +86,7 @@ class Trainer:
         self.number += 1
         self.buffer.advance(self.branch, self.number, limit=self._limit, groups_per_version=self._per_version)
 
-    def _lease(self) -> Leased | object:
+    def _lease(self) -> Leased | NotReady:
         self.num_leases += 1
         return self.buffer.lease(self.branch, self.number, self.number + 1, self.count)
 
@@ -126,6 +127,7 @@ def check(url: str) -> None:
     assert not problems, problems
 
 
-def _tokens(buffer: ReplayBuffer, entries: Iterable[object]) -> Iterable[int]:
-    for entry in entries:
-        yield sum(trajectory.num_tokens for trajectory in buffer.fetch(entry).trajectories)
+def _tokens(buffer: ReplayBuffer, entries: Sequence[Entry]) -> Iterable[int]:
+    for _, group in buffer.fetch_each(entries):
+        assert isinstance(group, Group), group
+        yield sum(trajectory.num_tokens for trajectory in group.trajectories)
