@@ -99,6 +99,8 @@ class Cluster:
                 continue
             if member is not None:
                 self._note_end(member)
+                if member.code == processes.FENCED:
+                    self.violations.append(f"{member.who} is fenced, but nobody has replaced it")
                 del self.members[slot]
             if slot not in self.held:
                 self.start(slot)

@@ -5,8 +5,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.support.soak.faults import FAULTS, Condition, Fault, Scene, Steps
+from tests.support.soak.faults import FAULTS
 from tests.support.soak.journal import Journal
+from tests.support.soak.scene import Condition, Fault, Scene, Steps
 
 CONDITION_S = 60.0
 """How long a fault waits for a condition; then it is a violation."""

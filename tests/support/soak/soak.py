@@ -16,8 +16,8 @@ from typing import Any
 from buffer import ReplayBuffer
 from tests.support.redis_server import RedisServer
 from tests.support.soak.cluster import MAIN, Cluster
-from tests.support.soak.faults import Scene
 from tests.support.soak.journal import Journal
+from tests.support.soak.scene import Scene
 from tests.support.soak.schedule import Faults, schedule
 from tests.support.soak.settings import Settings
 from tests.support.soak.verdict import Verdict

@@ -1,0 +1,119 @@
+"""Faults of the server and of what it keeps: killed, frozen, its tail lost, payloads damaged; and its operator."""
+
+import signal
+from collections.abc import Callable, Generator
+
+from tests.support.soak import append_only, processes
+from tests.support.soak.cluster import MAIN
+from tests.support.soak.scene import HITS, Condition, Scene, Steps, more, until_left
+from tests.support.soak.settings import prompt
+
+
+def kill_redis(scene: Scene) -> Steps:
+    """kill -9, and back after a moment."""
+    scene.cluster.server.kill()
+    yield scene.rng.uniform(0.0, 0.8)
+    scene.cluster.server.start()
+
+
+def freeze_redis(scene: Scene) -> Steps:
+    scene.cluster.server.freeze()
+    yield scene.rng.uniform(0.1, 0.8)
+    scene.cluster.server.thaw()
+
+
+def lose_tail(scene: Scene) -> Steps:
+    """The machine of the server loses power: what was written since the last fsync is gone."""
+    durable = append_only.mark(scene.cluster.server.directory)
+    yield Condition("something is committed, to be forgotten", more(scene.cluster.journal, "committed"))
+    yield scene.rng.uniform(0.0, 0.5)
+    yield from _lose(scene, durable)
+
+
+def lose_recover(scene: Scene) -> Steps:
+    """The server forgets the branch of a trainer that has just opened it: that trainer must find itself behind."""
+    yield from until_left(scene, processes.BEHIND, lambda: _lose_recover(scene))
+
+
+def _lose_recover(scene: Scene) -> Steps:
+    cluster = scene.cluster
+    durable, new = append_only.mark(cluster.server.directory), cluster.new_trainer()
+    yield Condition("another trainer has a branch", new)
+    lost = cluster.members[MAIN]
+    if (yield from _lose(scene, durable)):
+        yield Condition("the trainer of the lost branch leaves", lambda: lost.code is not None)
+
+
+def lose_recover_of_frozen(scene: Scene) -> Steps:
+    """As before, but that trainer is frozen, and the next one opens its branch again before it wakes up."""
+    cluster = scene.cluster
+    durable, new = append_only.mark(cluster.server.directory), cluster.new_trainer()
+    yield Condition("another trainer has a branch", new)
+    cluster.members[MAIN].signal(signal.SIGSTOP)
+    yield from _lose(scene, durable)
+    old, next_one = cluster.replace_trainer()
+    yield Condition("the next trainer has a branch", lambda: cluster.recovered(next_one) or next_one.code is not None)
+    old.signal(signal.SIGCONT)  # at once: the next one has trained nothing yet, so no number tells the two apart
+    yield Condition("the frozen trainer leaves", lambda: old.code is not None)
+
+
+def _lose(scene: Scene, durable: append_only.Mark) -> Generator[float | Condition, None, int]:
+    server = scene.cluster.server
+    server.kill()
+    num_bytes = append_only.cut(server.directory, durable)
+    scene.cluster.lost_bytes += num_bytes
+    yield scene.rng.uniform(0.0, 0.5)
+    server.start()
+    return num_bytes
+
+
+def damage_payload(scene: Scene) -> Steps:
+    """Other bytes under the key of a ready group."""
+    yield from _hit_payloads(scene, lambda blob: blob[: len(blob) // 2] + b"\x00damaged" + blob[len(blob) // 2 + 8 :])
+
+
+def delete_payload(scene: Scene) -> Steps:
+    yield from _hit_payloads(scene, lambda blob: None)
+
+
+def _hit_payloads(scene: Scene, change: Callable[[bytes], bytes | None]) -> Steps:
+    """Until a trainer has met one of them: it may also leave as stale before it is read."""
+    journal = scene.cluster.journal
+    before = journal.counts["corrupt_payload"]
+    for _ in range(HITS):
+        books = scene.buffer._store.books()
+        if keys := [books.cards[o].key for o in sorted(books.ready)]:
+            _hit(scene, scene.rng.choice(keys), change)
+        yield Condition("trainers read on", more(journal, "trained", "corrupt_payload"))
+        if journal.counts["corrupt_payload"] > before:
+            return
+    scene.cluster.violations.append(f"{HITS} payloads were damaged and no trainer met one of them")
+
+
+def _hit(scene: Scene, key: str, change: Callable[[bytes], bytes | None]) -> None:
+    path = scene.cluster.settings.spilled / key[-2:] / key.replace(":", "~")
+    scene.cluster.damaged.add(key)
+    client = scene.cluster.server.client()
+    found = client.get(key)
+    if isinstance(found, bytes):
+        changed = change(found)
+        if changed is None:
+            client.delete(key)
+        else:
+            client.set(key, changed, xx=True)
+    elif path.exists():
+        changed = change(path.read_bytes())
+        if changed is None:
+            path.unlink(missing_ok=True)
+        else:
+            path.write_bytes(changed)
+    client.close()
+
+
+def resubmit_dead(scene: Scene) -> Steps:
+    """An operator plays dead prompts again, all but those that kill trainers."""
+    settings = scene.cluster.settings
+    yield Condition("something is dead", lambda: bool(scene.buffer.counts()["dead"]))
+    letters = scene.buffer.dead_letters()
+    chosen = [one.ordinal for one in letters if prompt(settings, one.ordinal).fate not in ("poison", "too_large")]
+    scene.buffer.resubmit(scene.rng.sample(chosen, min(3, len(chosen))))
