@@ -12,12 +12,14 @@ _KEYS, _INCLUDE = "-- KEYS: ", "-- INCLUDE: "
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One transition. `keys` names what it touches; its KEYS are these, in this order."""
+    """One transition. `keys` names what it touches; its KEYS are these, in this order. `only_reads`: by its flags; a
+    user without the right to write may run it, and a full server too."""
 
     name: str
     text: str
     sha: str
     keys: tuple[str, ...]
+    only_reads: bool
 
 
 @cache
@@ -35,7 +37,8 @@ def script(name: str) -> Script:
     names = ", ".join(f"{key} = KEYS[{i}]" for i, key in enumerate(keys, 1))
     bound = f"local K = {{ {names} }}"
     text = "\n".join([shebang, bound, *(_read("shared", f"{shared}.lua") for shared in ("books", *includes)), body])
-    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(), keys)
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, sha, keys, "no-writes" in shebang)
 
 
 def _read(*path: str) -> str:

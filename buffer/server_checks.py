@@ -6,6 +6,9 @@ from buffer.errors import ServerRefused
 
 MIN_REDIS = (7, 0)
 
+PROBE_KEY = "asyncrl:probe"
+"""Named by the script that a connection tries first, and never written."""
+
 
 def check_info(address: str, info: Mapping[str, object]) -> None:
     """Refuse a server that would lose groups.

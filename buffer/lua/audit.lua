@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- audit(now_ms)
 -- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons tokens
 -- Returns the whole books at one moment: hashes as field, value, ...; sorted sets as member, score, ...; sets as members;

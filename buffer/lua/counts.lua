@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- counts(now_ms)
 -- KEYS: run in_flight waiting ready leased consumed filtered discarded dead
 -- Returns in_flight, waiting, ready, leased, consumed, filtered, discarded, dead, next_ordinal.

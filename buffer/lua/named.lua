@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- named(now_ms; ordinal, token, payload key, ...)
 -- KEYS: run cards claims
 -- Returns those keys that a card names, or whose writer holds a claim and may be about to put them.

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- types(now_ms)
 -- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints reports tokens
 -- A key that holds something else is an error that names it: scripts would fail on it half-way, and nothing is rolled back.

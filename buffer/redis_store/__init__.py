@@ -10,6 +10,6 @@ Everything that could repeat, wait or time out is set here: redis-py's own retri
 and pools are not used (see `connections`, `sentinel`, `cluster`).
 """
 
-from buffer.redis_store.server import PROBE_KEY, RedisServer
+from buffer.redis_store.server import RedisServer
 
-__all__ = ["PROBE_KEY", "RedisServer"]
+__all__ = ["RedisServer"]

@@ -56,7 +56,8 @@ def refusal(error: redis.RedisError, address: str) -> BufferError | None:
             f"{address} refused the password: {error}. Set user and password in buffer.url: "
             "redis://user:password@host, special characters percent-encoded."
         )
-    if isinstance(error, redis.exceptions.NoPermissionError):
+    # "ACL failure in script": a script may run, and called what its user may not.
+    if isinstance(error, redis.exceptions.NoPermissionError) or code_of(error) == "ACL":
         return ServerRefused(
             f"{address} denies this user what the buffer needs: {error}. Load the ACL file that `asyncrl buffer acl` "
             "writes (buffer.acl.acl_file), or grant it: ACL SETUSER <user> ~* +@read +@write +@scripting +@transaction "

@@ -24,14 +24,12 @@ from buffer.redis_store.faults import given_up, refusal
 from buffer.redis_store.nodes import Nodes, OneServer
 from buffer.redis_store.sentinel import Sentinel
 from buffer.scripts import Script
-from buffer.server_checks import check_info, parse_info
+from buffer.server_checks import PROBE_KEY, check_info, parse_info
 
 _T = TypeVar("_T")
 _LONGEST_SLICE_S, _SHORTEST_SLICE_S = 4.0, 0.5
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 0.05, 1.0
 
-PROBE_KEY = "asyncrl:probe"
-"""Named by the script that `check` runs, and never written."""
 _PROBE = "#!lua flags=allow-oom\nreturn redis.call('UNLINK', KEYS[1])"
 
 
@@ -89,13 +87,14 @@ class RedisServer:
         """The same, after a key was written that did not exist: in one transaction where one server holds all keys, so
         that both are done or neither (a queued command that lacks memory undoes the whole)."""
         rest = (len(keys), *keys, *arguments)
+        suffix = "_RO" if script.only_reads else ""  # needs no right to write, and says so to the server
 
         def run(nodes: Nodes) -> Any:
             if not nodes.is_one:
                 nodes.ask(key, ("SET", key, blob, "NX"))
                 return self._evaluate(nodes, script, rest)
             try:
-                return self._transaction(nodes, key, blob, ("EVALSHA", script.sha, *rest))
+                return self._transaction(nodes, key, blob, (f"EVALSHA{suffix}", script.sha, *rest))
             except redis.exceptions.NoScriptError:
                 return self._evaluate(nodes, script, rest)  # the key is written
 
@@ -113,7 +112,7 @@ class RedisServer:
         try:
             return nodes.ask(str(rest[1]), ("EVALSHA", script.sha, *rest))
         except redis.exceptions.NoScriptError:  # a new or restarted server; the text stays until the next restart
-            return nodes.ask(str(rest[1]), ("EVAL", script.text, *rest))
+            return nodes.ask(str(rest[1]), (f"EVAL{suffix}", script.text, *rest))
 
     def hash(self, key: str) -> dict[bytes, bytes]:
         """All fields of a hash."""

@@ -26,7 +26,9 @@ def test_a_script_declares_the_keys_that_it_names(name: str) -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_only_what_adds_to_memory_may_be_refused_by_a_full_server(name: str) -> None:
     shebang = script(name).text.splitlines()[0]
-    assert shebang == ("#!lua" if name in ("reserve", "put", "park", "report") else "#!lua flags=allow-oom")
+    flags = "" if name in ("reserve", "put", "park", "report") else " flags=allow-oom"
+    assert shebang == "#!lua" + (" flags=no-writes" if script(name).only_reads else flags)
+    assert script(name).only_reads == (name in ("types", "audit", "counts", "named"))
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
