@@ -87,14 +87,13 @@ class RedisServer:
         """The same, after a key was written that did not exist: in one transaction where one server holds all keys, so
         that both are done or neither (a queued command that lacks memory undoes the whole)."""
         rest = (len(keys), *keys, *arguments)
-        suffix = "_RO" if script.only_reads else ""  # needs no right to write, and says so to the server
 
         def run(nodes: Nodes) -> Any:
             if not nodes.is_one:
                 nodes.ask(key, ("SET", key, blob, "NX"))
                 return self._evaluate(nodes, script, rest)
             try:
-                return self._transaction(nodes, key, blob, (f"EVALSHA{suffix}", script.sha, *rest))
+                return self._transaction(nodes, key, blob, ("EVALSHA", script.sha, *rest))
             except redis.exceptions.NoScriptError:
                 return self._evaluate(nodes, script, rest)  # the key is written
 
@@ -109,8 +108,9 @@ class RedisServer:
         return done[-1]
 
     def _evaluate(self, nodes: Nodes, script: Script, rest: Command) -> Any:
+        suffix = "_RO" if script.only_reads else ""  # needs no right to write, and says so to the server
         try:
-            return nodes.ask(str(rest[1]), ("EVALSHA", script.sha, *rest))
+            return nodes.ask(str(rest[1]), (f"EVALSHA{suffix}", script.sha, *rest))
         except redis.exceptions.NoScriptError:  # a new or restarted server; the text stays until the next restart
             return nodes.ask(str(rest[1]), (f"EVAL{suffix}", script.text, *rest))
 
