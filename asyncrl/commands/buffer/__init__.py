@@ -7,6 +7,7 @@ ACTIONS = {
     "drain": "pause, and wait until no group is in flight",
     "export": "write the groups that are ready, leased or dead to a parquet file",
     "import": "play groups of such a file into the buffer of a run",
+    "acl": "write an ACL file for the run's Redis: a user per role, with a password of its own",
     "dead-letters": "list, show, resubmit or purge the groups that died",
 }
 """Action -> what it does. Each is the file or folder of its name beside this one."""
