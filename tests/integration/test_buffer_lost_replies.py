@@ -8,15 +8,13 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
-from buffer import Claim, Fenced, PartialEpisode, Partials, ReplayBuffer, Row, RunRecord, Span, Trajectory
+from buffer import Claim, Fenced, ReplayBuffer, RunRecord
 from buffer.answers import SweepReport
 from buffer.keys import payload_key
-from buffer.partials import UNFINISHED
 from tests.support.buffer_run import CONFIG, BufferRun
-from tests.support.groups import DIGEST, group_for
+from tests.support.groups import group_for, partials
 from tests.support.redis_relay import RedisRelay
 from tests.support.redis_server import RedisServer, running_redis
 
@@ -42,21 +40,9 @@ def nothing(run: BufferRun) -> None:
     pass
 
 
-def partials(run: BufferRun, num_tokens: int = 3) -> Partials:
-    row = Row(
-        token_ids=np.arange(2 + num_tokens, dtype=np.uint32),
-        mask=np.arange(2 + num_tokens) >= 2,
-        logprobs=np.where(np.arange(2 + num_tokens) >= 2, -0.25, 0.0).astype(np.float32),
-        spans=(Span(run.version(), DIGEST, num_tokens),),
-        num_prompt_tokens=2,
-    )
-    one = Trajectory(rows=(row,), reward=None, reward_error=UNFINISHED, finish_reason="abort")
-    return Partials((PartialEpisode(0, one, False, {"turn": 1}),))
-
-
 def parked(run: BufferRun) -> Claim:
     claim = run.claim()
-    run.buffer.park(claim, partials(run, 2))
+    run.buffer.park(claim, partials(run.version()))
     return claim
 
 
@@ -145,8 +131,10 @@ CASES: dict[str, Case] = {
         lambda run: (run.claim(), run.set(max_group_bytes=10))[0],
         lambda run, claim: run.buffer.put(claim, group_for(claim, run.version())),
     ),
-    "park": Case(lambda run: run.claim(), lambda run, claim: run.buffer.park(claim, partials(run))),
-    "park again": Case(parked, lambda run, claim: run.buffer.park(claim, partials(run))),
+    "park": Case(
+        lambda run: run.claim(), lambda run, claim: run.buffer.park(claim, partials(run.version(), run.version()))
+    ),
+    "park again": Case(parked, lambda run, claim: run.buffer.park(claim, partials(run.version(), run.version()))),
     "fetch_partials": Case(parked_for_the_next, lambda run, claim: run.buffer.fetch_partials(claim)),
     "fail": Case(parked, lambda run, claim: run.buffer.fail(claim, "reward_failed", "boom", sampled=[3, 4])),
     "fail for the last time": Case(
