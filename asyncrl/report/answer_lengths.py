@@ -37,7 +37,8 @@ class Estimate:
 
     Attributes:
         tokens: of finished answers alone it is their mean.
-        at_least: the longest answers were all cut, so the true mean is this or more.
+        at_least: the longest answers were all cut, or some were cut before anybody knew a token of them; the true
+            mean is this or more.
     """
 
     tokens: float
@@ -91,7 +92,7 @@ class AnswerLengths:
                 mean += ending * longest
                 surviving -= ending
             at_risk -= ended + cut
-        at_least = self.cut[largest] > 0
+        at_least = self.cut[largest] > 0 or self.cut[0] > 0
         return Estimate(mean + surviving * longest, at_least)
 
     def _scale(self) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from asyncrl import waits
 from asyncrl.errors import WaitTimeout
 from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer
+from asyncrl.rollout.lengths import EndedLengths
 from asyncrl.rollout.members import Members
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.parking import Parking
@@ -43,12 +44,14 @@ class GroupSettings:
 
 
 class GroupPlayer:
-    """Plays groups; the episodes of all of them share the slots. `counts` has what became of them, by name."""
+    """Plays groups; the episodes of all of them share the slots. `counts` has what became of them, by name, and
+    `lengths` those of their answers that came to no batch."""
 
     def __init__(self, player: EpisodePlayer, slots: Slots, settings: GroupSettings) -> None:
         self._player, self._slots, self._settings = player, slots, settings
         self._halted = asyncio.Event()
         self.counts: Counter[str] = Counter()
+        self.lengths = EndedLengths()
 
     def halt(self) -> None:
         """Have every group that is not complete stopped where it is, parked and given back."""
@@ -81,6 +84,8 @@ class GroupPlayer:
         finally:
             await members.end()
         self.counts[f"groups_{outcome}"] += 1
+        if work.stream == "train":
+            self.lengths.note(outcome, work.row.data_source, members.progress, is_parked=parking.is_kept)
         return outcome
 
     async def _to_the_end(self, work: Work, members: Members, parking: Parking) -> str:
@@ -117,7 +122,7 @@ class GroupPlayer:
     async def _stop(self, work: Work, members: Members, parking: Parking, reason: str) -> None:
         """Stop the group where it is, and park it if somebody may go on from there."""
         if reason == DOOMED:
-            await members.end()
+            await members.halt(self._settings.cut_timeout_s)  # so that what is wasted is known
             await parking.forget()  # else it would be doomed again in the next hands
         elif self._settings.parks_when_given_back and work.stream == "train":
             await members.halt(self._settings.cut_timeout_s)

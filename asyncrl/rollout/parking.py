@@ -63,6 +63,11 @@ class Parking:
         """Whether something was sampled that is not parked."""
         return any(mark != kept and mark[1] > 0 for mark, kept in zip(self._marks(), self._kept, strict=True))
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether tokens of the group are parked, so far as this owner knows."""
+        return any(num for _, num, _ in self._kept)
+
     async def park(self) -> bool:
         """Park what there is, in place of what was parked before. False: it is not kept, which is logged.
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from asyncrl import waits
 from asyncrl.inference.fleet import Fleet
+from asyncrl.report.rollout_facts import ENDED, WAIT
 from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
@@ -192,7 +193,8 @@ class Worker:
             "tokens_per_s": (tokens - tokens_before) / max(now - before, 1e-9),
             "not_admitted": "" if refusal is None else refusal.reason,
             **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
-            **{f"wait/{name}": spent_s for name, spent_s in waits.seconds().items()},
+            **{f"{WAIT}{name}": spent_s for name, spent_s in waits.seconds().items()},
+            ENDED: self._groups.lengths.as_fact(),
         }
 
 

@@ -198,4 +198,4 @@ async def test_a_doomed_group_is_not_parked_for_somebody_else_to_be_doomed_with(
         assert claim.parked is not None
         assert sum(claim.parked.sampled) == 0, "there is nothing to go on from but the prompt"
         lost = cluster.buffer.audit().tokens.fates["failed/abandoned", "train"]
-        assert lost.trajectories == GROUP - 1
+        assert lost.trajectories == GROUP, "also the one whose tokens were still at its server"
