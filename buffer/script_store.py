@@ -89,7 +89,7 @@ class RedisStore:
     def put(
         self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
     ) -> tuple[str, tuple[str, ...]]:
-        index_parts = (index.num_bytes, ranges_blob(index), info_blob(index))
+        index_parts = (index.num_bytes, ranges_blob(index), info_blob(index), sum(index.sampled))
         return status_of(
             self._run(
                 *("put", ordinal, token, key, *index_parts, limits.on_stale, limits.max_stale),

@@ -12,7 +12,7 @@ for i = 7, #ARGV do
   if card and card.state == "leased" then
     redis.call("SREM", K.taken, o)
     if reason == "" then
-      make_ready(o, card)
+      make_ready(o, card, (oldest_effective(card.ranges)))
       save_card(o, card)
     elseif reason == "trained" then
       redis.call("ZADD", K.leased, -1, o)

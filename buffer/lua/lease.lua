@@ -62,16 +62,24 @@ end
 
 local taken = {}
 if status == "ok" then
-  local batch = {}
-  for _, o in ipairs(have) do batch[#batch + 1] = { o, load_card(o), redis.call("HGET", K.cards, o) } end
-  for _, o in ipairs(chosen) do
-    local card = load_card(o)
-    leave(o, card, "leased")
-    card.state = "leased"
-    batch[#batch + 1] = { o, card, save_card(o, card) }
-    redis.call("ZADD", K.leased, step, o)
-    redis.call("SADD", K.taken, o)
+  local batch, saved, steps = {}, {}, {}
+  for _, o in ipairs(have) do
+    local raw = redis.call("HGET", K.cards, o)
+    batch[#batch + 1] = { o, unpacked(raw), raw }
   end
+  for i, card in ipairs(load_cards(chosen)) do
+    local o = chosen[i]
+    card.state = "leased"
+    local raw = packed(card)
+    batch[#batch + 1] = { o, card, raw }
+    saved[#saved + 1], saved[#saved + 2] = o, raw
+    steps[#steps + 1], steps[#steps + 2] = step, o
+  end
+  call_on_all("ZREM", K.ready, chosen)
+  call_on_all("ZREM", K.open, chosen)
+  call_on_all("ZADD", K.leased, steps)
+  call_on_all("SADD", K.taken, chosen)
+  call_on_all("HSET", K.cards, saved)
   table.sort(batch, function(one, other) return one[1] < other[1] end)
   for _, one in ipairs(batch) do
     taken[#taken + 1], taken[#taken + 2], taken[#taken + 3] = tonumber(one[1]), (oldest_effective(one[2].ranges)), one[3]

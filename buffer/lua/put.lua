@@ -1,5 +1,5 @@
 #!lua
--- put(now_ms; ordinal, token, payload key, bytes, ranges, info, on_stale, max_stale)
+-- put(now_ms; ordinal, token, payload key, bytes, ranges, info, sampled tokens, on_stale, max_stale)
 -- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons tokens hints
 -- INCLUDE: tokens moves
 -- in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`.
@@ -16,18 +16,18 @@ if not card or card.token ~= token or card.state ~= "in_flight" then
   end
   return { "fenced", key }
 end
-local _, _, tokens = spent_of(ARGV[7])
-take_over_parked(card, tokens)
+take_over_parked(card, tonumber(ARGV[8]))
 card.key, card.num_bytes, card.ranges, card.info = key, num_bytes, ARGV[6], ARGV[7]
 card.since_ms = now_ms()
 add_bytes("resident_bytes", num_bytes)
-if ARGV[8] ~= "mask" and is_late(card.ranges) then
-  drop_stale(o, card, ARGV[8], tonumber(ARGV[9]))
+local oldest, newest_branch = oldest_effective(card.ranges)
+if ARGV[9] ~= "mask" and is_late(oldest, newest_branch) then
+  drop_stale(o, card, ARGV[9], tonumber(ARGV[10]))
   write_tokens()
   hint("room")
   return { "stale", unpack(dumped) }
 end
-make_ready(o, card)
+make_ready(o, card, oldest)
 save_card(o, card)
 write_tokens()
 hint("ready")

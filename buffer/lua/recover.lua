@@ -62,7 +62,7 @@ for i = 1, #steps, 2 do
     die(o, card, "trainer_poison", ARGV[11] .. " trainers died with it in the batch of their newest step, the last one at step "
       .. string.format("%d", step), now, tonumber(ARGV[10]))
   else
-    make_ready(o, card)
+    make_ready(o, card, (oldest_effective(card.ranges)))
     save_card(o, card)
   end
 end

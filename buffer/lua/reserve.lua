@@ -40,7 +40,7 @@ if smallest then
   leave(o, card, "in_flight")
   if card.parked ~= "" and ARGV[7] ~= "mask" then
     local parked = cmsgpack.unpack(card.parked)
-    if is_late(parked[3]) then
+    if is_late(oldest_effective(parked[3])) then
       count_reason("stale_partials")
       spend("stale/partials", spent_of(parked[4]))
       write_tokens()

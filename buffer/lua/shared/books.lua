@@ -46,21 +46,40 @@ local function last_hint()
   return last[1] and last[1][1] or "0-0"
 end
 
-local function load_card(o)
-  local raw = redis.call("HGET", K.cards, o)
+local function unpacked(raw)
   if not raw then return nil end
   local card = {}
   for i, value in ipairs(cmsgpack.unpack(raw)) do card[FIELDS[i]] = value end
   return card
 end
 
--- Returns the card as it is kept.
-local function save_card(o, card)
+local function packed(card)
   local values = {}
   for i, field in ipairs(FIELDS) do values[i] = card[field] end
-  local raw = cmsgpack.pack(values)
-  redis.call("HSET", K.cards, o, raw)
-  return raw
+  return cmsgpack.pack(values)
+end
+
+local function load_card(o) return unpacked(redis.call("HGET", K.cards, o)) end
+
+local function save_card(o, card) redis.call("HSET", K.cards, o, packed(card)) end
+
+-- One command on many members costs a fraction of as many commands, here and in the append-only file.
+local MOST_ARGUMENTS = 1000 -- even, for those that come in pairs
+local function call_on_all(command, key, arguments)
+  for first = 1, #arguments, MOST_ARGUMENTS do
+    redis.call(command, key, unpack(arguments, first, math.min(first + MOST_ARGUMENTS - 1, #arguments)))
+  end
+end
+
+local function load_cards(names)
+  local cards = {}
+  for first = 1, #names, MOST_ARGUMENTS do
+    local last = math.min(first + MOST_ARGUMENTS - 1, #names)
+    for i, raw in ipairs(redis.call("HMGET", K.cards, unpack(names, first, last))) do
+      cards[first + i - 1] = unpacked(raw)
+    end
+  end
+  return cards
 end
 
 local function new_card(state, reason)
@@ -91,8 +110,7 @@ end
 
 -- Past the limit. Of a branch that is newer than the ledger's nothing is known: Redis lost its recover, and the next one
 -- judges the group.
-local function is_late(ranges)
-  local oldest, newest_branch = oldest_effective(ranges)
+local function is_late(oldest, newest_branch)
   return newest_branch <= run.branch and oldest < run.trained - run.limit
 end
 

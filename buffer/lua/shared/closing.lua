@@ -23,20 +23,40 @@ end
 
 -- Named by the checkpoint, in whatever state -> its kind.
 local function close_named()
-  local below = redis.call("ZRANGE", K.open, "-inf", string.format("(%d", ledger.watermark), "BYSCORE")
-  for _, set in ipairs({ K.leased, K.dead }) do
-    for _, o in ipairs(redis.call("ZRANGE", set, 0, -1)) do below[#below + 1] = o end
-  end
-  for _, o in ipairs(below) do
+  local kinds, names = {}, {}
+  local function add(o)
     local ordinal = tonumber(o)
-    if ordinal < ledger.watermark and not exempt[ordinal] then close_as(o, load_card(o), "consumed") end
+    local kind = kind_of[ordinal] or (ordinal < ledger.watermark and not exempt[ordinal] and "consumed")
+    if kind and not kinds[o] then
+      kinds[o] = kind
+      names[#names + 1] = o
+    end
   end
-  for ordinal, kind in pairs(kind_of) do
-    local o = name_of(ordinal)
-    local card = load_card(o)
-    if card then close_as(o, card, kind) end
-    for _, other in ipairs(CLOSED) do redis.call("ZREM", K[other], o) end
-    redis.call("ZADD", K[kind], ordinal, o)
+  for ordinal in pairs(kind_of) do add(name_of(ordinal)) end
+  for _, o in ipairs(redis.call("ZRANGE", K.open, "-inf", string.format("(%d", ledger.watermark), "BYSCORE")) do add(o) end
+  for _, set in ipairs({ K.leased, K.dead }) do
+    for _, o in ipairs(redis.call("ZRANGE", set, 0, -1)) do add(o) end
+  end
+
+  local cards, leased, leased_cards, without = load_cards(names), {}, {}, {}
+  for i = 1, #names do
+    local o, card = names[i], cards[i]
+    if not card then
+      without[#without + 1] = o
+    elseif card.state == "leased" and kinds[o] == "consumed" then
+      spend(FATE_OF.consumed, spent_of(card.info))
+      leased[#leased + 1], leased_cards[#leased_cards + 1] = o, card
+    else
+      close_as(o, card, kinds[o])
+    end
+  end
+  close_leased(leased, leased_cards, "consumed")
+  for _, o in ipairs(without) do
+    local kind = kinds[o]
+    if redis.call("ZSCORE", K[kind], o) == false then
+      for _, other in ipairs(CLOSED) do redis.call("ZREM", K[other], o) end
+      redis.call("ZADD", K[kind], tonumber(o), o)
+    end
   end
 end
 

@@ -61,11 +61,12 @@ local function wait(o, card)
   enter_open(o, "waiting", tonumber(o), from)
 end
 
-local function make_ready(o, card)
+-- oldest: its effective number.
+local function make_ready(o, card, oldest)
   local from = card.state
   leave(o, card, "ready")
   card.state = "ready"
-  enter_open(o, "ready", (oldest_effective(card.ranges)), from)
+  enter_open(o, "ready", oldest, from)
 end
 
 -- The caller has said how its tokens ended.
@@ -75,6 +76,23 @@ local function close(o, card, kind)
   discard_parked(card)
   redis.call("HDEL", K.cards, o)
   redis.call("ZADD", K[kind], tonumber(o), o)
+end
+
+-- The same for many that are leased, each with its payload and with nothing parked.
+local function close_leased(names, cards, kind)
+  local closed, scores, keys, num_bytes = {}, {}, {}, 0
+  for i, o in ipairs(names) do
+    local card = cards[i]
+    closed[#closed + 1] = o
+    scores[#scores + 1], scores[#scores + 2] = tonumber(o), o
+    keys[#keys + 1], num_bytes = card.key, num_bytes + card.num_bytes
+    dumped[#dumped + 1] = card.key
+  end
+  call_on_all("ZREM", K.leased, closed)
+  call_on_all("HDEL", K.cards, closed)
+  call_on_all("SADD", K.trash, keys)
+  call_on_all("ZADD", K[kind], scores)
+  add_bytes("resident_bytes", -num_bytes)
 end
 
 local function die(o, card, reason, error, now, max_dead_bytes)
