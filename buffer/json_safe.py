@@ -92,6 +92,8 @@ def _key(name: str, key: object) -> str:
 
 def number(name: str, value: object) -> float:
     """`value` as a finite float. Raises TrajectoryError otherwise."""
+    if type(value) is float and math.isfinite(value):
+        return value
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
         raise TrajectoryError(f"{name} = {shown(value)} is a {type(value).__name__}, expected a number.")
     if isinstance(value, int) and value.bit_length() > 1000:

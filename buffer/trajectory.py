@@ -129,10 +129,10 @@ class Row(_ComparedByContent):
         spans: tuple[Span, ...],
         num_prompt_tokens: int,
     ) -> "Row":
-        """A row whose arrays were checked together with those of others: only its counts are checked here.
+        """A row whose arrays were checked together with those of others; only its counts are checked here.
 
         Raises:
-            TrajectoryError: the spans do not cover the sampled tokens, or a token of the prompt is one of them.
+            TrajectoryError: the spans do not cover the sampled tokens, or the prompt is longer than the row.
         """
         row = object.__new__(cls)
         put = object.__setattr__
@@ -142,8 +142,10 @@ class Row(_ComparedByContent):
         put(row, "spans", spans)
         put(row, "num_prompt_tokens", num_prompt_tokens)
         put(row, "columns", _EMPTY)
-        row._check_counts(len(token_ids))
-        return row
+        in_row = type(num_prompt_tokens) is int and 0 <= num_prompt_tokens <= len(token_ids)
+        if in_row and row.num_sampled == np.count_nonzero(mask):
+            return row
+        return cls(token_ids, mask, logprobs, spans, num_prompt_tokens)  # says what is wrong
 
     def _check_counts(self, num_tokens: int) -> None:
         object.__setattr__(self, "num_prompt_tokens", integer("Row.num_prompt_tokens", self.num_prompt_tokens))
@@ -170,7 +172,7 @@ class Row(_ComparedByContent):
 
     @property
     def num_sampled(self) -> int:
-        return sum(span.num_tokens for span in self.spans)
+        return sum([span.num_tokens for span in self.spans])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,11 +224,11 @@ class Trajectory(_ComparedByContent):
 
     @property
     def num_sampled(self) -> int:
-        return sum(row.num_sampled for row in self.rows)
+        return sum([span.num_tokens for row in self.rows for span in row.spans])
 
     @property
     def num_tokens(self) -> int:
-        return sum(len(row.token_ids) for row in self.rows)
+        return sum([len(row.token_ids) for row in self.rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -261,7 +263,7 @@ class Group(_ComparedByContent):
 
     def number_ranges(self) -> dict[int, tuple[int, int]]:
         """Lowest and highest number per branch, over the sampled tokens of all trajectories."""
-        return extremes(span.version for t in self.trajectories for row in t.rows for span in row.spans)
+        return extremes({span.version for t in self.trajectories for row in t.rows for span in row.spans})
 
 
 def _check_array(name: str, value: object, dtype: np.dtype[np.generic], num_tokens: int | None) -> None:

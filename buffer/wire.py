@@ -11,6 +11,7 @@ from a type tag.
 """
 
 import struct
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ _FIELDS = 9
 _PREFIX = bytes([0x80 | _FIELDS]) + msgpack.packb("schema") + bytes([SCHEMA]) + msgpack.packb("data_bytes") + b"\xce"
 _DATA = msgpack.packb("data") + b"\xc6"
 _MAX_MESSAGE = 500
+_NATIVE = sys.byteorder == "little"
 
 Json = Any  # a part of a decoded msgpack map, which has no static type; each use checks what it finds
 
@@ -224,16 +226,19 @@ def _column_buffers(rows: Sequence[Row]) -> list[bytes | memoryview]:
     for column in columns:
         size = 0
         for array in column:
-            little = np.ascontiguousarray(array, dtype=_LITTLE.get(array.dtype) or array.dtype.newbyteorder("<"))
-            buffers.append(little.reshape(-1).view(np.uint8).data)
-            size += little.nbytes
+            buffers.append(_bytes_of(array))
+            size += array.nbytes
         if pad := -size % ALIGN:
             buffers.append(bytes(pad))
     return buffers
 
 
-# newbyteorder makes a new object each time; these three are asked for with every row.
-_LITTLE = {np.dtype(kind): np.dtype(kind).newbyteorder("<") for kind in (np.uint32, np.float32, np.uint8)}
+def _bytes_of(array: npt.NDArray[Any]) -> memoryview:
+    """The little-endian bytes of an array; of one that has them already, without a copy."""
+    if _NATIVE and array.flags.c_contiguous and array.dtype.isnative and array.size:
+        return array.data.cast("B")
+    little = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _refuse_extension(code: int, data: bytes) -> object:

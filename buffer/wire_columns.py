@@ -67,13 +67,16 @@ def group_of(head: Json, columns: Columns) -> Group:
     packed = cast("npt.NDArray[np.uint8]", columns.take("uint8", [(total + 7) // 8]))
     mask = np.unpackbits(packed, count=total, bitorder="little").view(np.bool_)
     # Checked here for all rows, and in each row by its counts; a single row that fails says which number it was.
-    sound = bool(np.isfinite(logprobs).all()) and not logprobs[~mask].any()
+    sound = bool(np.isfinite(logprobs).all()) and not ((logprobs != 0) > mask).any()
+    marks = mask.tobytes()
     trajectories, at = [], 0
     for one in head["trajectories"]:
         rows = []
         for row in one["rows"]:
             end = at + row["num_tokens"]
-            rows.append(_row(row, token_ids[at:end], mask[at:end], logprobs[at:end], columns, sound))
+            in_prompt = marks.find(1, at, at + max(row["num_prompt_tokens"], 0)) >= 0
+            arrays = (token_ids[at:end], mask[at:end], logprobs[at:end])
+            rows.append(_row(row, arrays, columns, sound and not in_prompt))
             at = end
         trajectories.append(_trajectory(one, tuple(rows)))
     columns.end()
@@ -82,17 +85,15 @@ def group_of(head: Json, columns: Columns) -> Group:
 
 def _row(
     head: Json,
-    token_ids: npt.NDArray[np.uint32],
-    mask: npt.NDArray[np.bool_],
-    logprobs: npt.NDArray[np.float32],
+    arrays: tuple[npt.NDArray[np.uint32], npt.NDArray[np.bool_], npt.NDArray[np.float32]],
     columns: Columns,
     sound: bool,
 ) -> Row:
     spans = tuple(Span(pack(branch, number), digest, n) for branch, number, digest, n in head["spans"])
     extra = {name: columns.take(dtype, shape) for name, (dtype, shape) in head["columns"].items()}
     if sound and not extra:
-        return Row.of_sound_arrays(token_ids, mask, logprobs, spans, head["num_prompt_tokens"])
-    return Row(token_ids, mask, logprobs, spans, head["num_prompt_tokens"], extra)
+        return Row.of_sound_arrays(*arrays, spans, head["num_prompt_tokens"])
+    return Row(*arrays, spans, head["num_prompt_tokens"], extra)
 
 
 def _trajectory(head: Json, rows: tuple[Row, ...]) -> Trajectory:

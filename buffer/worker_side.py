@@ -228,12 +228,13 @@ class WorkerSide(Attached):
 
 
 def _index(group: Group, raw: bytes, blob: bytes) -> Index:
+    ranges = group.number_ranges()
     return Index(
         num_bytes=len(blob),
         xxh3=wire.xxh3(raw),
-        ranges=tuple((branch, low, high) for branch, (low, high) in sorted(group.number_ranges().items())),
-        tokens=tuple(t.num_tokens for t in group.trajectories),
-        sampled=tuple(t.num_sampled for t in group.trajectories),
+        ranges=tuple((branch, *ranges[branch]) for branch in sorted(ranges)),
+        tokens=tuple([t.num_tokens for t in group.trajectories]),
+        sampled=tuple([t.num_sampled for t in group.trajectories]),
         rewards=tuple(t.reward for t in group.trajectories),
         data_source=group.data_source,
     )
