@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from asyncrl import waits
 from asyncrl.rollout.progress import Progress
+from asyncrl.rollout.turns import EpisodeFailed
 from buffer import CorruptPayload, ReplayBuffer, ServerFull, TrajectoryError, UnknownSchema
 from buffer.answers import Claim
 from buffer.partials import PartialEpisode, Partials
@@ -73,9 +74,13 @@ class Parking:
 
         Raises:
             Fenced: the claim was lost.
+            EpisodeFailed: the tokens of an episode contradict each other.
         """
         marks = self._marks()
-        episodes = [found for i, member in enumerate(self._members) if (found := member.partial(i)) is not None]
+        try:
+            episodes = [found for i, member in enumerate(self._members) if (found := member.partial(i)) is not None]
+        except TrajectoryError as error:  # as it would be found when the episode is finished
+            raise EpisodeFailed("bad_trajectory", str(error)) from error
         if not episodes or self._is_too_large:
             return False
         try:

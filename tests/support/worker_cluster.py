@@ -73,7 +73,7 @@ class WorkerCluster:
         self.servers: list[FakeServer] = []
         self.score: Callable[[PromptRow, str], Reward] = lambda row, text: Reward(1.0)
         self.make_environment: Callable[[], Environment] = lambda: Scored(lambda row, text: self.score(row, text))
-        self.branch = 0
+        self.branch = self.version = 0
 
     def server(self, **settings: Any) -> FakeServer:
         """One more server."""
@@ -96,7 +96,7 @@ class WorkerCluster:
     ) -> Worker:
         """A worker; `episode` are settings of its episodes."""
         fleet = Fleet(
-            FixedBoard([server.url for server in self.servers]),
+            FixedBoard([server.url for server in self.servers], version=self.version),
             lambda url: ServerClient(url, vocab_size=VOCAB),
             FleetLimits(request_timeout_s=10.0, server_wait_s=server_wait_s),
         )

@@ -9,6 +9,7 @@ import pytest
 
 from asyncrl import waits
 from asyncrl.rollout.group import GroupSettings
+from asyncrl.rollout.worker import FINISH, Worker
 from buffer import StalenessConfig
 from buffer.answers import Claim
 from tests.support.event_loop import in_event_loop
@@ -29,6 +30,17 @@ def cluster() -> Iterator[WorkerCluster]:
 def hold_the_first(cluster: WorkerCluster) -> None:
     """One episode of the next group stays at the server; its siblings finish."""
     cluster.servers[0].script.append("hold")
+
+
+async def siblings_parked(cluster: WorkerCluster, worker: Worker) -> float:
+    """Wait until the finished siblings of the one that is held are parked; how often the group was parked by then."""
+
+    def all_parked() -> bool:
+        card = cluster.buffer._store.books().cards.get(0)
+        return card is not None and len(card.parked.sampled) == GROUP - 1
+
+    await until(all_parked, lambda: str(worker.facts()))
+    return float(worker.facts()["partials_parked"])
 
 
 class Gate:
@@ -54,9 +66,9 @@ def reasons(cluster: WorkerCluster) -> dict[str, int]:
 async def test_a_group_is_parked_at_intervals_and_only_when_something_is_new(cluster: WorkerCluster) -> None:
     hold_the_first(cluster)
     async with cluster.working(groups=OFTEN, **LONG) as (worker, _):
-        await until(lambda: worker.facts().get("partials_parked") == 1)
+        times = await siblings_parked(cluster, worker)
         await waits.pause("test", 5 * 0.03)  # several intervals in which nothing is sampled
-        assert worker.facts()["partials_parked"] == 1
+        assert worker.facts()["partials_parked"] == times
         held = cluster.buffer.audit().tokens.held
         assert held > 0
         cluster.servers[0].release()
@@ -70,8 +82,10 @@ async def test_a_group_is_parked_at_intervals_and_only_when_something_is_new(clu
 @in_event_loop
 async def test_a_worker_that_is_lost_leaves_what_it_parked_last_to_the_next_owner(cluster: WorkerCluster) -> None:
     hold_the_first(cluster)
-    async with cluster.working(groups=OFTEN, **LONG) as (worker, _):
-        await until(lambda: worker.facts().get("partials_parked") == 1)
+    async with cluster.working(groups=OFTEN, **LONG) as (worker, stop):
+        await siblings_parked(cluster, worker)
+        stop.set()  # so that it does not reserve what it has lost
+        await until(lambda: any(wait.name == FINISH for wait in waits.active()))
         cluster.now_ms += 3_600_000
         cluster.buffer.sweep()
         claim = cluster.buffer.reserve("next")
@@ -168,7 +182,7 @@ async def test_a_failed_group_leaves_nothing_parked_and_its_tokens_are_accounted
     hold_the_first(cluster)
     (server,) = cluster.servers
     async with cluster.working(groups=OFTEN, **LONG) as (worker, _):
-        await until(lambda: worker.facts().get("partials_parked") == 1)
+        await siblings_parked(cluster, worker)
         sampled = cluster.buffer.audit().tokens.held
         server.script.extend([(400, {"error": "too long"})] * 20)
         server._in_loop(lambda: [f.set_result("abort") for f in server.running.values()])  # asked again, and refused
@@ -188,7 +202,7 @@ async def test_a_doomed_group_is_not_parked_for_somebody_else_to_be_doomed_with(
         hold_the_first(cluster)
         groups = GroupSettings(renew_every_s=0.02, park_every_s=0.03)
         async with cluster.working(groups=groups, **LONG) as (worker, stop):
-            await until(lambda: float(worker.facts().get("partials_parked", 0)) >= 1)
+            await siblings_parked(cluster, worker)
             stop.set()
             cluster.buffer.advance(cluster.branch, 2, limit=1, groups_per_version=1)
             await until(lambda: worker.facts().get("groups_doomed") == 1)

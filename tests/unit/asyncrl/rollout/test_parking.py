@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from asyncrl.envs.base import Reward
+from asyncrl.rollout.episode import EpisodeFailed
 from asyncrl.rollout.parking import Parking
 from asyncrl.rollout.progress import Progress
 from buffer import BufferConfig, CorruptPayload, Fenced, ReplayBuffer, ServerFull, Span, Trajectory
@@ -177,6 +178,15 @@ async def test_a_full_server_keeps_nothing_and_the_group_goes_on(monkeypatch: py
         assert not await owner.parking.park()
     assert owner.parking.is_behind, "it is tried again"
     assert await owner.parking.park()
+
+
+@in_event_loop
+async def test_tokens_that_contradict_each_other_fail_the_group_as_they_would_at_its_end() -> None:
+    owner = Owner(make_buffer())
+    owner.sample(0, 2)
+    owner.members[0].builder.append_sampled([5], [-0.5], [Span(pack(1, 3), 70, 7)])
+    with pytest.raises(EpisodeFailed, match="bad_trajectory"):
+        await owner.parking.park()
 
 
 @in_event_loop

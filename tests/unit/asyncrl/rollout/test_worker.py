@@ -107,6 +107,7 @@ async def test_a_server_that_dies_mid_episode_is_left_and_the_group_is_whole(clu
 
 @in_event_loop
 async def test_an_outage_fails_the_group_which_is_played_again_and_is_never_an_answer(cluster: WorkerCluster) -> None:
+    """B006, B009: the failed group is counted once, its slots are free again, and the batch is full."""
     server = cluster.server()
     cluster.train()
     server.script.extend([(500, {"error": "down"})] * 2)

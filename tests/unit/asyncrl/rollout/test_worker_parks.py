@@ -154,6 +154,7 @@ async def test_a_server_that_cannot_cut_is_waited_for_and_what_it_answers_in_tim
 async def test_a_server_that_answers_nothing_costs_its_tokens_and_no_more_than_the_deadline(
     cluster: WorkerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """B007: an episode that never ends holds up nobody longer than that; its group is given to the next worker."""
     (server,) = cluster.servers
     monkeypatch.setattr(server, "do_abort_request", lambda body: (200, b""), raising=False)
     worker = await stopped(cluster, groups=QUICK)
@@ -189,6 +190,21 @@ async def test_without_parking_an_unfinished_group_begins_again_from_its_prompt(
         (group,) = await cluster.lease(1)
     prompts = {tuple(t.rows[0].token_ids[: t.rows[0].num_prompt_tokens].tolist()) for t in group.trajectories}
     assert {tuple(body["input_ids"]) for body in server.questions()[asked : asked + GROUP]} == prompts
+
+
+@in_event_loop
+async def test_tokens_past_the_limit_are_not_gone_on_from(cluster: WorkerCluster) -> None:
+    """B033: the retry starts with zero response tokens, and its only version is the one it is played with."""
+    await stopped(cluster)
+    cluster.buffer.advance(cluster.branch, 4, limit=0, groups_per_version=1)
+    (server,) = cluster.servers
+    cluster.version, server.label = pack(cluster.branch, 4), f"{cluster.branch}.4"
+    async with cluster.working(slots=GROUP, **LONG) as (worker, _):
+        (group,) = await cluster.lease(1, number=4)
+    assert group.attempt == 2
+    assert group.number_ranges() == {cluster.branch: (4, 4)}
+    assert "partials_resumed" not in worker.facts()
+    assert cluster.buffer.audit().by_reason["stale_partials"] == 1
 
 
 @in_event_loop
