@@ -50,7 +50,9 @@ class Attached:
     def _parsed(self, blob: bytes | None, num_bytes: int, xxh3: str, what: str) -> Group:
         if blob is None:
             raise CorruptPayload(f"the payload of group {what} is gone.")
-        raw = wire.inflate(blob, max_bytes=max(self._config.max_group_bytes, num_bytes))
+        # The size is the index's word, and nothing in the buffer is larger than its budget.
+        most = min(max(self._config.max_group_bytes, num_bytes), self._config.max_bytes)
+        raw = wire.inflate(blob, max_bytes=most)
         if (found := wire.xxh3(raw)) != xxh3:
             raise CorruptPayload(f"the payload of group {what} has xxh3 {found}, its index says {xxh3}.")
         return wire.parse(raw)

@@ -105,6 +105,11 @@ def _sets(books: Books) -> list[str]:
         if card.parked_key and card.state not in (IN_FLIGHT, WAITING)
     ]
     problems += [
+        f"the index of ordinal {o} is damaged: its group will be made again"
+        for o, card in books.cards.items()
+        if card.key and card.index.xxh3.startswith("none:")
+    ]
+    problems += [
         f"ordinal {o} is {card.state} without a payload"
         for o, card in books.cards.items()
         if card.state in (READY, LEASED) and not card.key

@@ -1,11 +1,14 @@
 """What the scripts are given and what they answer, between Lua's lists and the dataclasses of the store."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgpack
 
 from buffer.books import CLOSED, NO_INDEX, Books, Card, Index, Spent
+from buffer.errors import BufferError
+from buffer.json_safe import integer, number, text
 from buffer.keys import AUDIT_KEYS
 from buffer.lineage import Ledger
 from buffer.store import RECORD_NUMBERS, Batch, Done, Granted, Left, Refused, Swept, Taken
@@ -111,7 +114,17 @@ def swept_of(reply: Reply) -> Swept:
 
 def card_of(raw: bytes) -> Card:
     """A card as books.lua packs it: its FIELDS, in order."""
-    values = dict(zip(_FIELDS, msgpack.unpackb(raw, raw=True), strict=True))
+    try:
+        return _card_of(dict(zip(_FIELDS, msgpack.unpackb(raw, raw=True), strict=True)))
+    except (ValueError, TypeError, AttributeError, msgpack.UnpackException) as error:
+        raise BufferError(
+            f"the ledger holds a card that no version of asyncrl writes: {type(error).__name__}: {f'{error}'[:200]}. "
+            "Something else has written under this run's keys; resume the trainer on a new run name, or on a copy of "
+            "the server's data from before."
+        ) from error
+
+
+def _card_of(values: dict[str, Any]) -> Card:
     texts = {name: values[name].decode() for name in ("state", "token", "worker", "key", "reason", "error")}
     numbers = {name: values[name] for name in _CARD_NUMBERS}
     index = _index_of(values["num_bytes"], values["ranges"], values["info"]) if texts["key"] else NO_INDEX
@@ -128,9 +141,24 @@ def card_of(raw: bytes) -> Card:
 
 
 def _index_of(num_bytes: int, ranges: bytes, info: bytes) -> Index:
-    xxh3, tokens, sampled, rewards, source = msgpack.unpackb(info)
-    flat = msgpack.unpackb(ranges)
-    return Index(num_bytes, xxh3, tuple(_tuples(flat, 3)), tuple(tokens), tuple(sampled), tuple(rewards), source)
+    """The index as its worker wrote it: Lua keeps it unread, so here is where another build's or a damaged one shows.
+
+    Then the group has an index that no payload fits: fetch calls it corrupt, and it is made again.
+    """
+    try:
+        xxh3, tokens, sampled, rewards, source = msgpack.unpackb(info)
+        flat = [integer("a version of an index", part) for part in msgpack.unpackb(ranges)]
+        return Index(
+            num_bytes=num_bytes,
+            xxh3=text("xxh3 of an index", xxh3),
+            ranges=tuple(_tuples(flat, 3)),
+            tokens=tuple([integer("tokens of an index", n) for n in tokens]),
+            sampled=tuple([integer("sampled of an index", n) for n in sampled]),
+            rewards=tuple([None if r is None else number("reward of an index", r) for r in rewards]),
+            data_source=text("data source of an index", source),
+        )
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        return replace(NO_INDEX, num_bytes=num_bytes, xxh3=f"none: its index is damaged: {f'{error}'[:200]}")
 
 
 def _parked_of(raw: bytes) -> tuple[str, Index]:
@@ -177,15 +205,15 @@ def books_of(reply: Reply) -> Books:
 def _read_tokens(books: Books, fields: Mapping[str, int]) -> None:
     """The fields of lua/shared/tokens.lua."""
     books.sampled = fields.get("sampled", 0)
-    for field, number in fields.items():
+    for field, value in fields.items():
         kind, _, rest = field.partition("|")
         name, _, source = rest.partition("|")
         if kind == "m":
-            books.masked[rest] = number
+            books.masked[rest] = value
         elif kind == "n":
-            books.fates[name, source] = (number, fields[f"t|{rest}"])
+            books.fates[name, source] = (value, fields[f"t|{rest}"])
         elif kind == "en":
-            books.evaluated[name, source] = (number, fields[f"et|{rest}"])
+            books.evaluated[name, source] = (value, fields[f"et|{rest}"])
 
 
 def _tuples(flat: Sequence[Any], size: int) -> Iterator[Any]:

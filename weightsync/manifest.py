@@ -16,6 +16,7 @@ from weightsync.model_dir import ModelDir
 __all__ = ["Bucket", "Manifest", "Segment", "TensorSpec"]
 
 _SCHEMA = 1
+_MOST = 1 << 48  # elements along one dimension
 _FLOATS = ("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 
 
@@ -115,11 +116,15 @@ class Manifest:
             schema, tensors, ties = msgpack.unpackb(blob)
             if schema != _SCHEMA:
                 raise LayoutMismatch(f"manifest schema {schema}, this build reads {_SCHEMA}. Run the same asyncrl.")
+            for name, dtype, shape in tensors:
+                _check_tensor(name, dtype, shape)
+            if not all(isinstance(part, str) for tie in ties for part in tie):
+                raise LayoutMismatch("the log's manifest ties names that are no text.")
             return cls.of(((n, d, tuple(s)) for n, d, s in tensors), ((a, b) for a, b in ties))
         except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
             if isinstance(error, LayoutMismatch):
                 raise
-            raise LayoutMismatch(f"the log's manifest cannot be read ({error!r}).") from error
+            raise LayoutMismatch(f"the log's manifest cannot be read ({error!r:.200}).") from error
 
     def check(self, other: "Manifest", ours: str, theirs: str) -> None:
         """Refuse to exchange weights with `other`; `ours` and `theirs` say in the message who holds what.
@@ -192,3 +197,12 @@ def _even_pieces(segment: Segment, words: int) -> list[Segment]:
 
 def _describe(spec: TensorSpec | None) -> str:
     return "no such tensor" if spec is None else f"{spec.dtype} {list(spec.shape)}"
+
+
+def _check_tensor(name: object, dtype: object, shape: object) -> None:
+    """A shape is multiplied before anything is made of it: a text in it would be repeated so many times."""
+    sound = isinstance(name, str) and isinstance(dtype, str) and isinstance(shape, list)
+    if not (sound and all(type(n) is int and 0 <= n < _MOST for n in shape)):  # type: ignore[attr-defined]  # a list
+        raise LayoutMismatch(
+            "the log's manifest has a tensor whose name, dtype or shape is not one that is ever written."
+        )

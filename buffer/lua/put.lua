@@ -16,11 +16,11 @@ if not card or card.token ~= token or card.state ~= "in_flight" then
   end
   return { "fenced", key }
 end
+local oldest, newest_branch = oldest_effective(ARGV[6]) -- before the first write: it fails on what is no list of ranges
 take_over_parked(card, tonumber(ARGV[8]))
 card.key, card.num_bytes, card.ranges, card.info = key, num_bytes, ARGV[6], ARGV[7]
 card.since_ms = now_ms()
 add_bytes("resident_bytes", num_bytes)
-local oldest, newest_branch = oldest_effective(card.ranges)
 if ARGV[9] ~= "mask" and is_late(oldest, newest_branch) then
   drop_stale(o, card, ARGV[9], tonumber(ARGV[10]))
   write_tokens()

@@ -5,6 +5,7 @@ from itertools import pairwise
 from threading import Thread
 from time import monotonic
 
+import msgpack
 import pytest
 
 from buffer import (
@@ -312,3 +313,22 @@ def test_ids_of_hints_only_grow(run: BufferRun) -> None:
         run.make(1)
         ids.append(run.buffer._store.hint())
     assert all(a < b for a, b in pairwise([tuple(map(int, one.split("-"))) for one in ids]))
+
+
+def test_an_index_that_nobody_can_read_is_named_and_its_group_made_again(run: BufferRun) -> None:
+    claim, (other,) = run.claim(), run.make(1)
+    store, index = run.buffer._store, run.buffer._store.books().cards[other.ordinal].index
+    bad = msgpack.packb(["hash", 7, {"a": 1}, None, 5])
+    key = f"payload:{run.name}:{claim.gid}:{claim.token}"
+    parts = (claim.ordinal, claim.token, key, 10, msgpack.packb([run.branch, 0, 0]), bad, 0, "resubmit", 8)
+    assert store._run("put", *parts) == [b"ready"]
+    assert any("is damaged" in problem for problem in run.buffer.audit().problems)
+    entries = run.lease()
+    assert entries[1].xxh3 == index.xxh3
+    with pytest.raises(CorruptPayload):
+        run.buffer.fetch(entries[0])
+    run.buffer.give_back(run.branch, [entries[0].ordinal], "corrupt_payload")
+    with pytest.raises(BufferError):
+        claim = run.claim()
+        store._run("put", claim.ordinal, claim.token, key, 10, b"\xc1", bad, 0, "resubmit", 8)
+    assert store.books().cards[claim.ordinal].state == "in_flight"

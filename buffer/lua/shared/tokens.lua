@@ -21,8 +21,13 @@ end
 -- info of an index -> data source, trajectories, sampled tokens.
 local function spent_of(info)
   if info == "" then return "", 0, 0 end
-  local index, tokens = cmsgpack.unpack(info), 0
-  for _, sampled in ipairs(index[3]) do tokens = tokens + sampled end
+  -- Its worker wrote it; one that is not readable counts nothing here, and is found when the group is fetched.
+  local readable, index = pcall(cmsgpack.unpack, info)
+  if not readable or type(index) ~= "table" or type(index[3]) ~= "table" or type(index[5]) ~= "string" then
+    return "", 0, 0
+  end
+  local tokens = 0
+  for _, sampled in ipairs(index[3]) do tokens = tokens + (tonumber(sampled) or 0) end
   return index[5], #index[3], tokens
 end
 
