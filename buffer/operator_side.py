@@ -1,9 +1,10 @@
-"""The operator's side of the replay buffer: look, without changing anything."""
+"""The operator's side of the replay buffer: look, open and close admission, and decide about the dead."""
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from buffer.answers import Entry
+from buffer.answers import DeadLetter, Entry
 from buffer.attached import Attached
 from buffer.books import DEAD, LEASED, READY
 from buffer.status import Status, status_of
@@ -54,6 +55,41 @@ class OperatorSide(Attached):
             for ordinal, card in sorted(books.cards.items())
             if card.key and card.state in (states or WITH_PAYLOAD)
         )
+
+    def pause(self) -> None:
+        """Admit nobody until resume(). What is in flight goes on."""
+        self._store.operate({"paused": "1"})
+
+    def resume(self) -> None:
+        """Undo pause() and stop()."""
+        self._store.operate({"paused": "0", "stopped": "0"})
+
+    def stop(self) -> None:
+        """Ask both clusters to leave in good order. The next recover() takes it back."""
+        self._store.operate({"stopped": "1"})
+
+    def dead_letters(self) -> tuple[DeadLetter, ...]:
+        """The groups that died, by ordinal."""
+        books = self._store.books()
+        letters = []
+        for ordinal, died_ms in sorted(books.dead.items()):
+            card = books.cards[ordinal]
+            taken = Taken(ordinal, books.oldest_effective(card.index.ranges), card)
+            entry = entry_of(taken, books.trained, died_ms) if card.key else None
+            letters.append(DeadLetter(ordinal, card.attempt, card.reason, card.error, died_ms, entry))
+        return tuple(letters)
+
+    def resubmit(self, ordinals: Iterable[int]) -> tuple[int, ...]:
+        """Play dead prompts again, with all their attempts before them. Answers which of them were dead."""
+        found, trash = self._store.resubmit(tuple(ordinals))
+        self._delete(trash)
+        return found
+
+    def purge(self, ordinals: Iterable[int]) -> tuple[int, ...]:
+        """Drop the payloads of dead letters, not their reasons. Answers whose were dropped."""
+        found, trash = self._store.purge(tuple(ordinals))
+        self._delete(trash)
+        return found
 
 
 def _now_ms() -> int:

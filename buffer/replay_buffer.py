@@ -7,10 +7,10 @@ operator         status, groups, dead_letters, pause, resume, stop, resubmit, pu
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from threading import Lock
 
-from buffer.answers import DeadLetter, SweepReport
+from buffer.answers import SweepReport
 from buffer.audit import Audit, audit_of
 from buffer.config import BufferConfig, StalenessConfig
 from buffer.errors import BufferError
@@ -22,9 +22,9 @@ from buffer.operator_side import OperatorSide
 from buffer.payloads import Payloads
 from buffer.payloads.memory import MemoryPayloads
 from buffer.run_record import RunRecord, check_same
-from buffer.store import Clock, Store, Taken
+from buffer.store import Clock, Store
 from buffer.tokens import all_spent
-from buffer.trainer_side import TrainerSide, entry_of
+from buffer.trainer_side import TrainerSide
 from buffer.versions import label as label_of
 from buffer.versions import unpack
 from buffer.worker_side import WorkerSide
@@ -109,18 +109,6 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         """Check the books against themselves; with `payloads`, also that each payload is there and is what was put."""
         return audit_of(self.run, self._store.books(), self._payloads if payloads else None)
 
-    def pause(self) -> None:
-        """Admit nobody until resume(). What is in flight goes on."""
-        self._store.operate({"paused": "1"})
-
-    def resume(self) -> None:
-        """Undo pause() and stop()."""
-        self._store.operate({"paused": "0", "stopped": "0"})
-
-    def stop(self) -> None:
-        """Ask both clusters to leave in good order. The next recover() takes it back."""
-        self._store.operate({"stopped": "1"})
-
     def stopped(self) -> bool:
         """Whether somebody asked the run to stop."""
         return self._store.record().get("stopped") == "1"
@@ -129,29 +117,6 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         """How often the run was asked to stop. A process that leaves when this changes obeys no request of before
         its start."""
         return int(self._store.record().get("num_stops", "0"))
-
-    def dead_letters(self) -> tuple[DeadLetter, ...]:
-        """The groups that died, by ordinal."""
-        books = self._store.books()
-        letters = []
-        for ordinal, died_ms in sorted(books.dead.items()):
-            card = books.cards[ordinal]
-            taken = Taken(ordinal, books.oldest_effective(card.index.ranges), card)
-            entry = entry_of(taken, books.trained, died_ms) if card.key else None
-            letters.append(DeadLetter(ordinal, card.attempt, card.reason, card.error, died_ms, entry))
-        return tuple(letters)
-
-    def resubmit(self, ordinals: Iterable[int]) -> tuple[int, ...]:
-        """Play dead prompts again, with all their attempts before them. Answers which of them were dead."""
-        found, trash = self._store.resubmit(tuple(ordinals))
-        self._delete(trash)
-        return found
-
-    def purge(self, ordinals: Iterable[int]) -> tuple[int, ...]:
-        """Drop the payloads of dead letters, not their reasons. Answers whose were dropped."""
-        found, trash = self._store.purge(tuple(ordinals))
-        self._delete(trash)
-        return found
 
     def hints(self, kind: str | None = None) -> Hints:
         """Something to wait on until the ledger changes: "ready", a group came in; "room", anything else; None,
