@@ -156,7 +156,7 @@ class _Run:
         self.lineage.step += 1
         self.steps_since_version += 1
         self.saver.trained({entry.ordinal for entry in groups.entries})
-        others: dict[str, float] = {}
+        others = self.saver.drain_gauges()
         if self.lineage.step % self.config.plan.steps_per_version == 0:
             others |= await self.next_version()
             every = self.config.eval.every_versions
@@ -200,7 +200,7 @@ class _Run:
             await self.next_version()  # a short one, so that servers get its steps, too
         await self.saver.save()
         await self.publishing.ensure_head(max_lag=0)
-        self.write(await self.evaluate("after"))
+        self.write(self.saver.drain_gauges() | await self.evaluate("after"))
         if await self.stop_asked():
             return self.outcome("stopped")
         target, version = self.parts.run_dir / "export", label(self.lineage.version)

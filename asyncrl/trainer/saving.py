@@ -11,6 +11,7 @@ from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.lineage import Lineage, digests_to_json
 from asyncrl.trainer.parts import TrainerParts
 from buffer.lineage import Ledger
+from buffer.status import Status
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,7 @@ class Saver:
         self._parts, self._lineage = parts, lineage
         self._trained: set[int] = set()
         self._masked: Counter[str] = Counter()
+        self._gauges: dict[str, float] = {}
         self._saved_step = lineage.step
         self._failures = 0
         self.num_saved = self.num_failed = 0
@@ -47,6 +49,11 @@ class Saver:
     def kept_out(self, tokens: Mapping[str, int]) -> None:
         """Note sampled tokens of what was trained that did not enter the loss, by data source; on rank 0."""
         self._masked.update(tokens)
+
+    def drain_gauges(self) -> dict[str, float]:
+        """Metrics of the buffer as the newest checkpoint found it, once; on rank 0."""
+        drained, self._gauges = self._gauges, {}
+        return drained
 
     async def save_if_due(self) -> None:
         """A periodic checkpoint: a failure is reported and tried again after the next step.
@@ -81,6 +88,7 @@ class Saver:
                 "trainer updates the ledger",
                 lambda: parts.buffer.ledger(lineage.branch, lineage.number, self._trained, self._masked),
             )
+            self._gauges = gauges(await waits.in_thread(parts.buffer.status))
             return {}
 
         await decided_by_rank0(parts.collective, take)
@@ -120,3 +128,22 @@ class Saver:
             "digests": digests_to_json(lineage.digests),
             "config": self._parts.config.model_dump(mode="json"),
         }
+
+
+def gauges(status: Status) -> dict[str, float]:
+    """Metrics of the whole buffer. Reading it costs as much as it is large, so they are taken with a checkpoint.
+
+    They depend on who was when, as seconds do: hence perf/.
+    """
+    denied = "denied_"
+    return {
+        "perf/buffer/resident_bytes": float(status.resident_bytes),
+        "perf/buffer/promised_bytes": float(status.promised_bytes),
+        "perf/buffer/dead_bytes": float(status.dead_bytes),
+        **{
+            f"perf/buffer/denied/{reason.removeprefix(denied)}": float(times)
+            for reason, times in status.reasons.items()
+            if reason.startswith(denied)
+        },
+        **{f"perf/buffer/wasted_frac/{fate}": share for fate, share in status.tokens.wasted_by_reason().items()},
+    }
