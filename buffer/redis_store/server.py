@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import Event
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 import redis
@@ -68,8 +68,9 @@ class RedisServer:
     def close(self) -> None:
         """Close every connection that is not in use; whoever waits in a retry gives up, and nobody can go on."""
         self._closed.set()
-        if self._nodes is not None:
-            self._nodes.close()
+        with self._choosing:
+            if self._nodes is not None:
+                self._nodes.close()
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any:
         """The answer of one transition: integers, bytes, and lists of them."""
@@ -216,6 +217,7 @@ class RedisServer:
 
     def _begin(self, *, closed: bool) -> None:
         self._nodes: Nodes | None = None
+        self._choosing = Lock()
         self._closed = Event()
         if closed:
             self._closed.set()
@@ -223,13 +225,14 @@ class RedisServer:
 
     def _find_nodes(self) -> Nodes:
         """What kind of servers the address leads to: asked at the first call, never at construction."""
-        if self._at.service:
-            self._nodes = Sentinel(self._at, self._timeout_s)
-        elif not _is_cluster(self._at):
-            self._nodes = OneServer(self._at, self._timeout_s)
-        else:
-            self._nodes = Cluster(self._at, self._timeout_s)
-        return self._nodes
+        kind: Callable[[Address, float], Nodes] = Sentinel
+        if not self._at.service:
+            kind = Cluster if _is_cluster(self._at) else OneServer
+        with self._choosing:  # threads that ask at once share what the first has found, and its connections
+            nodes = self._nodes = self._nodes or kind(self._at, self._timeout_s)
+            if self._closed.is_set():
+                nodes.close()
+        return nodes
 
 
 def _by_slot(keys: Sequence[str], nodes: Nodes) -> list[list[str]]:

@@ -10,6 +10,7 @@ import pytest
 
 from buffer import Fenced, ReplayBuffer, ServerLost
 from buffer.redis_store import RedisServer as Connection
+from buffer.redis_store import connections
 from tests.support.buffer_run import BufferRun
 from tests.support.redis_cluster import until
 from tests.support.redis_relay import RedisRelay
@@ -137,6 +138,25 @@ def test_an_interrupted_command_never_gives_its_answer_to_the_next(server: Redis
     finally:
         signal.signal(signal.SIGUSR1, old)
         door.close()
+
+
+def test_a_command_interrupted_before_its_answer_is_read_leaves_it_to_nobody(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B190: the signal comes between the command and the read, so the connection itself knows of nothing wrong."""
+    door = Connection(server.url, 5)
+    door.set_blob("foo", b"foo's")
+    door.set_blob("bar", b"bar's")
+
+    def interrupt(connection: object) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connections, "_answer", interrupt)
+        with pytest.raises(Interrupted):
+            door.get_blob("foo")
+    assert [door.get_blob("bar") for _ in range(3)] == [b"bar's"] * 3
+    door.close()
 
 
 def test_a_call_that_its_caller_left_to_its_thread_takes_no_answer_of_others(relay: RedisRelay) -> None:
