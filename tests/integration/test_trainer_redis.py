@@ -1,6 +1,7 @@
 """The training loop of two ranks over a real Redis, against the same run of one rank in memory."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,24 +22,39 @@ def server():
         yield server
 
 
+def of_two_sources(group):
+    """Every third group lost the reward of its first answer; even ordinals are of one source, odd ones of another."""
+    members = group.trajectories
+    if group.ordinal % 3 == 0:
+        members = (replace(members[0], reward=None, reward_error="timeout"), *members[1:])
+    return replace(group, data_source=("toy", "other")[group.ordinal % 2], trajectories=members)
+
+
+def trained_and_masked(buffer):
+    return {key: spent for key, spent in buffer.audit().tokens.fates.items() if key[0] in ("trained", "masked")}
+
+
 def test_two_ranks_over_redis_end_where_one_rank_does(server, tmp_path):
     model_dir = write_tiny_model(tmp_path / "model")
     settings = {"staleness": {"limit": 0, "order": "ordinal"}, "trainer": {"steps": 3, "lease_wait_s": 60.0}}
     single_config = make_config(tmp_path / "one", model_dir, **settings)
     single = start_trainer(single_config, make_buffer(single_config), heldout=3)
-    with rollout_for(single).running():
+    with rollout_for(single, change=of_two_sources).running():
         single.go()
 
     config = make_config(tmp_path / "two", model_dir, **settings)
     (tmp_path / "config.json").write_text(json.dumps(revealed(config)))
     buffer = ReplayBuffer.connect(server.url, "toy", config.buffer, config.staleness)
     log = open_log(server.url, "toy")
-    with RolloutThread(buffer, log, model_dir, GROUP_SIZE).running():
+    with RolloutThread(buffer, log, model_dir, GROUP_SIZE, change=of_two_sources).running():
         ranks = run_ranks("tests.support.loop_rank", 2, str(tmp_path / "config.json"), server.url, "3")
 
     assert [(rank["reason"], rank["version"]) for rank in ranks] == [("finished", pack(1, 3))] * 2
     assert buffer.audit().ok
     assert buffer.counts()["consumed"] == 12
+    # Each rank masks tokens of its own groups; the ledger is told of all.
+    assert trained_and_masked(buffer) == trained_and_masked(single.parts.buffer)
+    assert {source for fate, source in trained_and_masked(buffer) if fate == "masked"} == {"toy", "other"}
     expected = single.sink.reproducible()
     assert len(ranks[0]["lines"]) == len(expected)
     for (step, branch, values), (expected_step, expected_branch, others) in zip(
