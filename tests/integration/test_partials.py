@@ -181,7 +181,7 @@ def assert_kept(parked: PartialEpisode, trajectory: Trajectory) -> None:
 def test_after_sigterm_amid_answers_the_next_worker_goes_on_from_the_tokens(
     redis: RedisServer, server: InferenceServer, model_dir: Path, tmp_path: Path
 ) -> None:
-    with running("stopped", redis, server, model_dir, tmp_path, stop_timeout_s=8.0) as run:
+    with running("stopped", redis, server, model_dir, tmp_path, stop_timeout_s=12.0) as run:
         with run.worker("first") as first:
             run.pause_amid_answers(first)
             assert first.stop(signal.SIGTERM) == 0, first.text()
