@@ -5,6 +5,7 @@ replica that was asked to write an error that looks like a lost connection.
 """
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import redis
@@ -26,16 +27,15 @@ class Sentinel:
     def __init__(self, address: Address, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
-        self._named: tuple[str, int] | None = None
-        """Who was named last. It is kept when it is doubted, because it is most often named again."""
+        self._lock = Lock()  # never held while somebody is asked
+        self._servers: dict[tuple[str, int], Connections] = {}
         self._primary: Connections | None = None
+        """Who was named last. It is kept when it is doubted, because it is most often named again."""
         self._is_doubted = True
 
     def at(self, key: str) -> Connections:
         primary = self._primary
-        if primary is None or self._is_doubted:
-            primary = self._find()
-        return primary
+        return self._find() if primary is None or self._is_doubted else primary
 
     def ask(self, key: str, command: Command) -> Any:
         return self.at(key).ask(command)
@@ -52,28 +52,34 @@ class Sentinel:
     def learn(self, error: redis.RedisError) -> None:
         if code_of(error) not in _NOT_ABOUT_THE_PRIMARY:
             self._is_doubted = True
-            if self._primary is not None:
-                self._primary.drop_idle()
+            for server in self._open_servers():
+                server.drop_idle()
 
     def close(self) -> None:
-        if self._primary is not None:
-            self._primary.close()
+        for server in self._open_servers():
+            server.close()
+
+    def _open_servers(self) -> list[Connections]:
+        with self._lock:
+            return list(self._servers.values())
 
     def _find(self) -> Connections:
-        # Without a lock: threads that look at once find the same, and none waits for another one's timeouts.
-        host, port = named = self._ask_sentinels()
-        primary = self._primary
-        if primary is None or named != self._named:
-            primary = connections_to(self._address, host, port, self._timeout_s)
+        # Without the lock: threads that look at once find the same, and none waits for another one's timeouts.
+        place = self._ask_sentinels()
+        with self._lock:
+            primary = self._servers.get(place) or connections_to(self._address, *place, self._timeout_s)
+            self._servers[place] = primary
         # Sentinel names the new primary a moment before it is one, and a Sentinel that was cut off names the old one.
         role = parse_info(primary.ask(("INFO", "replication"))).get("role")
         if role != "master":
-            raise redis.ConnectionError(f"Sentinel names {host}:{port} as the primary, which says that it is a {role}")
-        if primary is not self._primary:
-            old, self._primary, self._named = self._primary, primary, named
-            if old is not None:
-                old.close()
-        self._is_doubted = False
+            raise redis.ConnectionError(
+                f"Sentinel names {place[0]}:{place[1]} as the primary, which says it is a {role}"
+            )
+        with self._lock:
+            self._primary, self._is_doubted = primary, False
+            others = [self._servers.pop(other) for other in [*self._servers] if other != place]
+        for server in others:
+            server.close()
         return primary
 
     def _ask_sentinels(self) -> tuple[str, int]:

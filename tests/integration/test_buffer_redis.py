@@ -53,6 +53,7 @@ def test_a_server_that_will_do_is_taken_and_left_as_it_was() -> None:
 
 
 def test_a_server_that_evicts_is_refused_with_the_fix() -> None:
+    """B191."""
     with (
         running_redis(maxmemory="64mb", maxmemory_policy="allkeys-lru") as evicting,
         pytest.raises(ServerRefused, match="CONFIG SET maxmemory-policy noeviction"),
@@ -94,6 +95,7 @@ def test_the_rule_that_the_refusal_names_is_enough() -> None:
 
 
 def test_a_server_that_is_not_there_is_lost_after_the_time_for_retries() -> None:
+    """B195: host and port are shown, the password is not."""
     start = monotonic()
     with pytest.raises(ServerLost, match=r"127\.0\.0\.1:1/0 did not answer for buffer\.retry_s = 0\.3 s") as lost:
         ReplayBuffer.connect("redis://user:pw@127.0.0.1:1/0", "demo", CONFIG)
@@ -129,6 +131,7 @@ def test_the_clock_is_the_servers(server: RedisServer) -> None:
 def test_a_foreign_value_under_a_key_of_the_ledger_stops_whoever_comes_and_changes_nothing(
     run: BufferRun, server: RedisServer
 ) -> None:
+    """B193: Redis rolls nothing back, so a key of the wrong type is found before the first write."""
     claim = run.claim()
     before = run.buffer._store.books()
     for name in ("ready", "taken", "hints"):
@@ -146,6 +149,7 @@ def test_a_foreign_value_under_a_key_of_the_ledger_stops_whoever_comes_and_chang
 
 
 def test_foreign_bytes_under_a_payload_key_are_corrupt_and_made_again(run: BufferRun, server: RedisServer) -> None:
+    """B196."""
     run.make(2)
     one, other = run.lease()
     server.client().set(one.key, b"hello")
@@ -223,6 +227,7 @@ def test_everything_lies_under_the_runs_tag_or_is_a_payload(run: BufferRun, serv
 
 
 def test_a_full_server_refuses_the_put_and_is_emptied_by_what_frees_memory() -> None:
+    """B192: the message names the limit, and what frees memory still runs."""
     with running_redis(maxmemory="8mb") as small:
         run = BufferRun(small)
         run.set(retry_s=0.2)
