@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from asyncrl import waits
 from asyncrl.algorithms import resolve
 from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.objective import policy_objective
@@ -76,13 +77,22 @@ def test_a_small_number_does_not_look_dead(value: float, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_every_idle_span_of_a_step_counts_also_the_one_that_goes_on() -> None:
+def test_every_idle_span_of_a_step_counts_also_the_one_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """B203: within 9 s idle from 2 to 4 and from 6 to 8, and since 8.5: half of the time, and never more than all."""
-    # Seconds spent in the wait as the clock goes; `waits.seconds` counts what is going on up to now.
-    spent = iter([{"groups": 0.0}, {"groups": 2.0 + 2.0 + 0.5}, {"groups": 4.5 + 1.0}])
-    times = WaitTimes(lambda: next(spent))
-    assert times.drain()["timing_s/wait/groups"] / 9.0 == 0.5
-    assert 0 <= times.drain()["timing_s/wait/groups"] / 1.0 <= 1
+    now = [0.0]
+    monkeypatch.setattr(waits.time, "monotonic", lambda: now[0])
+    times, name = WaitTimes(), "test waits for groups"
+    for start_s, end_s in ((2.0, 4.0), (6.0, 8.0)):
+        now[0] = start_s
+        with waits.timed(name):
+            now[0] = end_s
+    now[0] = 8.5
+    with waits.timed(name):
+        now[0] = 9.0
+        assert times.drain()[f"timing_s/wait/{name}"] / 9.0 == 0.5
+        now[0] = 10.0
+        assert times.drain()[f"timing_s/wait/{name}"] / 1.0 == 1.0, "all of the next step so far"
+    assert f"timing_s/wait/{name}" not in times.drain()
 
 
 @pytest.mark.parametrize("weight", [0.25, 1.0, 4.0])
