@@ -1,5 +1,6 @@
 """The buffer on a real Redis Cluster: the ledger in one slot, payloads spread, slots that move, nodes that die."""
 
+import re
 import secrets
 from collections.abc import Iterator
 from threading import Thread
@@ -9,6 +10,7 @@ import pytest
 from redis.crc import key_slot
 
 from buffer import BufferConfig, Claim, Entry, Leased, NotAdmitted, ReplayBuffer, ServerRefused, pack
+from buffer.acl import acl_file
 from buffer.keys import ledger_key, payload_key
 from buffer.redis_store import RedisServer
 from tests.support.buffer_run import BufferRun
@@ -108,6 +110,36 @@ def test_nodes_that_forgot_their_scripts_are_given_them_again(cluster: RedisClus
     for node in cluster.masters:
         node.ask("SCRIPT", "FLUSH")
     assert run.make(1)[0].ordinal == 1
+
+
+def test_users_of_the_acl_file_play_and_train_on_a_cluster(cluster: RedisCluster) -> None:
+    name = f"guarded-{secrets.token_hex(4)}"
+    text, passwords = acl_file(name, prefix=f"{name}-")
+    for line in text.splitlines()[1:]:
+        # Words, and selectors in parentheses, which are one argument each.
+        _, user, *rules = re.findall(r"\([^)]*\)|\S+", line)
+        for node in cluster.nodes:
+            node.ask("ACL", "SETUSER", user, *rules)
+    place = cluster.url.removeprefix("redis://")
+    trainer, worker = (
+        ReplayBuffer.connect(f"redis://{user}:{passwords[user]}@{place}", name, BufferConfig(retry_s=5))
+        for user in (f"{name}-trainer", f"{name}-rollout")
+    )
+    branch = trainer.recover("n", None, number=0, limit=1, groups_per_version=4)
+    for _ in range(4):
+        claim = worker.reserve("w")
+        assert isinstance(claim, Claim)
+        worker.put(claim, group_for(claim, pack(branch, 0)))
+    worker.sweep()
+    batch = trainer.lease(branch, 0, 1, 4)
+    assert isinstance(batch, Leased)
+    assert [trainer.fetch(entry).ordinal for entry in batch.entries] == [0, 1, 2, 3]
+    trainer.commit(branch, trainer.ledger(branch, 1, range(4)))
+    assert trainer.audit(payloads=True).ok
+    with pytest.raises(ServerRefused, match="buffer acl"):
+        worker.lease(branch, 0, 2, 1)
+    for one in (trainer, worker):
+        one.close()
 
 
 # Slots that move
