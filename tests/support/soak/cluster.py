@@ -17,6 +17,8 @@ _PRELOAD = [
     *("tests.support.soak.producer", "tests.support.soak.trainer"),
     *("buffer.script_store", "buffer.redis_store", "fsspec.implementations.local"),
 ]
+_MOST = 30
+"""Violations after which there is no point in going on."""
 MAIN = "trainer"
 FINE = (processes.DONE, processes.FENCED, processes.BEHIND, -signal.SIGKILL, -signal.SIGTERM)
 """Exit codes that are no violation. -15: asked to leave before it listened."""
@@ -92,6 +94,7 @@ class Cluster:
 
     def look_after(self) -> None:
         """Read the journal, and fill the slots of those that ended."""
+        assert len(self.violations) < _MOST, "\n".join(self.violations)
         self.journal.follow()
         for slot in (MAIN, *self.producers):
             member = self.members.get(slot)

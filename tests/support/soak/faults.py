@@ -21,6 +21,7 @@ FAULTS = {
     "lose_tail": Fault(server.lose_tail, 1, holds=REDIS),
     "lose_recover": Fault(server.lose_recover, 0.5, holds=REDIS | TRAINER),
     "lose_recover_of_frozen": Fault(server.lose_recover_of_frozen, 0.5, holds=REDIS | TRAINER),
+    "lose_everything": Fault(server.lose_everything, 0.2, holds=REDIS | TRAINER | PAYLOADS),
     "resubmit_dead": Fault(server.resubmit_dead, 0.5, shares=REDIS),
     "damage_payload": Fault(server.damage_payload, 1, holds=PAYLOADS, shares=REDIS),
     "delete_payload": Fault(server.delete_payload, 1, holds=PAYLOADS, shares=REDIS),

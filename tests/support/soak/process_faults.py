@@ -105,12 +105,13 @@ def _take_over(scene: Scene, *, frozen: bool) -> Steps:
 
 
 def lose_checkpoint(scene: Scene) -> Steps:
-    """The trainer dies, and its newest checkpoint turns out to be lost: what was committed with it is trained again."""
-    cluster = scene.cluster
-    yield Condition("two checkpoints are committed", more(cluster.journal, "committed", by=2))
+    """The trainer dies, and its newest checkpoints are lost with it: what was committed with them is trained again."""
+    cluster, directory = scene.cluster, scene.cluster.settings.checkpoints
+    yield Condition("some checkpoints are committed", more(cluster.journal, "committed", by=3))
     cluster.held.add(MAIN)
     cluster.kill(MAIN)
     yield Condition("the trainer is dead", lambda: MAIN not in cluster.members)
-    if tip := checkpoints.newest(cluster.settings.checkpoints):
-        (cluster.settings.checkpoints / str(tip.name)).unlink()
+    for _ in range(scene.rng.randint(1, 3)):
+        if tip := checkpoints.newest(directory):
+            (directory / str(tip.name)).unlink()
     cluster.held.discard(MAIN)

@@ -1,11 +1,12 @@
 """Faults of the server and of what it keeps: killed, frozen, its tail lost, payloads damaged; and its operator."""
 
+import shutil
 import signal
 from collections.abc import Callable, Generator
 
 from tests.support.soak import append_only, processes
 from tests.support.soak.cluster import MAIN
-from tests.support.soak.scene import HITS, Condition, Scene, Steps, more, until_left
+from tests.support.soak.scene import HITS, LOOK_S, Condition, Scene, Steps, more, until_left
 from tests.support.soak.settings import prompt
 
 
@@ -25,8 +26,9 @@ def freeze_redis(scene: Scene) -> Steps:
 def lose_tail(scene: Scene) -> Steps:
     """The machine of the server loses power: what was written since the last fsync is gone."""
     durable = append_only.mark(scene.cluster.server.directory)
-    yield Condition("something is committed, to be forgotten", more(scene.cluster.journal, "committed"))
-    yield scene.rng.uniform(0.0, 0.5)
+    journal = scene.cluster.journal
+    committed, trained = more(journal, "committed"), more(journal, "trained", by=4)
+    yield Condition("something is trained and committed, to be forgotten", lambda: committed() and trained())
     yield from _lose(scene, durable)
 
 
@@ -46,15 +48,34 @@ def _lose_recover(scene: Scene) -> Steps:
 
 def lose_recover_of_frozen(scene: Scene) -> Steps:
     """As before, but that trainer is frozen, and the next one opens its branch again before it wakes up."""
-    cluster = scene.cluster
+    cluster, halt = scene.cluster, scene.cluster.settings.halt
+    halt.touch()
     durable, new = append_only.mark(cluster.server.directory), cluster.new_trainer()
     yield Condition("another trainer has a branch", new)
-    cluster.members[MAIN].signal(signal.SIGSTOP)
+    halt.unlink()
     yield from _lose(scene, durable)
     old, next_one = cluster.replace_trainer()
     yield Condition("the next trainer has a branch", lambda: cluster.recovered(next_one) or next_one.code is not None)
-    old.signal(signal.SIGCONT)  # at once: the next one has trained nothing yet, so no number tells the two apart
+    old.signal(signal.SIGCONT)
     yield Condition("the frozen trainer leaves", lambda: old.code is not None)
+    yield LOOK_S
+    if cluster.journal.by_who[old.who, "trained"]:
+        cluster.violations.append(f"{old.who}, whose branch was lost and opened again by {next_one.who}, has trained")
+
+
+def lose_everything(scene: Scene) -> Steps:
+    """The server comes back empty: all but the newest checkpoint's past is played again."""
+    cluster = scene.cluster
+    behind = more(cluster.journal, "behind")
+    cluster.server.kill()
+    shutil.rmtree(cluster.server.directory / "appendonlydir")
+    yield scene.rng.uniform(0.0, 0.5)
+    cluster.server.start()
+    yield Condition("a trainer finds itself behind, or a new one has a branch", lambda: behind() or _has_branch(scene))
+
+
+def _has_branch(scene: Scene) -> bool:
+    return scene.buffer.audit().branch > 0
 
 
 def _lose(scene: Scene, durable: append_only.Mark) -> Generator[float | Condition, None, int]:

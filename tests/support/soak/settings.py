@@ -107,6 +107,11 @@ class Settings:
         return self.work / "head"
 
     @property
+    def halt(self) -> Path:
+        """There while a trainer that has opened its branch is to stop there and then (SIGSTOP)."""
+        return self.work / "halt"
+
+    @property
     def draining(self) -> Path:
         """There once no new prompt is to be started."""
         return self.work / "draining"

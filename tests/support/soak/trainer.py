@@ -73,6 +73,8 @@ class Trainer:
         )
         self._forks = dict(self._buffer.ledger(self._branch, self._number, ()).forks)
         self._journal.write("recovered", branch=self._branch, number=self._number, step=self._step)
+        if self._settings.halt.exists():
+            os.kill(os.getpid(), signal.SIGSTOP)
         fleet.publish(self._settings.head, self._branch, self._number)
 
     def _lease(self, draining: bool) -> tuple[Entry, ...] | None:
