@@ -144,6 +144,9 @@ CASES: dict[str, Case] = {
     "lease": Case(lambda run: run.make(3), lambda run, _: run.try_lease()),
     "lease, not ready": Case(lambda run: run.make(1), lambda run, _: run.try_lease()),
     "fetch": Case(lambda run: (run.make(2), run.lease())[1], lambda run, batch: run.buffer.fetch(batch[0])),
+    "fetch_each": Case(
+        lambda run: (run.make(2), run.lease())[1], lambda run, batch: list(run.buffer.fetch_each(batch))
+    ),
     **{
         f"give_back, {reason}": Case(
             lambda run: (run.make(2), run.lease())[1],
@@ -166,19 +169,22 @@ CASES: dict[str, Case] = {
     "sweep of lost workers": Case(
         lost_worker, lambda run, _: run.buffer.sweep(), repeated=repr(SweepReport((), (), False, False, 0))
     ),
-    "sweep of trash and strays": Case(left_payload, lambda run, _: bool(run.buffer.sweep())),
+    "sweep of trash and strays": Case(left_payload, lambda run, _: bool(run.buffer.sweep()), leaves=True),
     "resubmit": Case(one_that_killed, lambda run, _: run.buffer.resubmit([0, 7]), repeated="()"),
     "purge": Case(one_that_killed, lambda run, _: run.buffer.purge([0, 7]), repeated="()"),
     "dead_letters": Case(two_dead, lambda run, _: run.buffer.dead_letters()),
+    "stop": Case(nothing, lambda run, _: run.buffer.stop()),
     "pause": Case(nothing, lambda run, _: run.buffer.pause()),
     "resume": Case(lambda run: (run.buffer.pause(), run.buffer.stop()), lambda run, _: run.buffer.resume()),
-    "stopped": Case(lambda run: run.buffer.stop(), lambda run, _: (run.buffer.stopped(), run.buffer.stop_mark())),
+    "stopped": Case(lambda run: run.buffer.stop(), lambda run, _: run.buffer.stopped()),
+    "stop_mark": Case(lambda run: run.buffer.stop(), lambda run, _: run.buffer.stop_mark()),
     "open_evaluation": Case(
         nothing, lambda run, _: run.buffer.open_evaluation(run.version(), num_prompts=2, group_size=1).counts()
     ),
     "evaluation": Case(evaluation, held_out),
     "close_evaluation": Case(evaluation, lambda run, _: run.buffer.close_evaluation(), leaves=True),
-    "report": Case(nothing, lambda run, _: (run.buffer.report("w", {"a": 1.0}), run.buffer.reports())),
+    "report": Case(nothing, lambda run, _: run.buffer.report("w", {"a": 1.0})),
+    "reports": Case(lambda run: run.buffer.report("w", {"a": 1.0}), lambda run, _: run.buffer.reports()),
     "hints": Case(
         lambda run: run.make(1), lambda run, _: (hints := run.buffer.hints("ready"), run.make(1), hints.wait(5))[2]
     ),
@@ -224,10 +230,16 @@ def played(case: Case, relay: Relayed, num_passing: int | None) -> tuple[str, st
                 answer = type(error).__name__
     run.buffer.sweep()  # finishes what a caller would have deleted who heard of it
     books = run.attach()._store.books()
+    books.num_stops = min(1, books.num_stops)  # it counts requests too
     books.reasons = {reason: n for reason, n in sorted(books.reasons.items()) if not COUNT_CALLS.fullmatch(reason)}
     keys = sorted(relay.server.client().scan_iter(f"payload:{run.name}*"))
     run.close()
     return tuple(IDS_OF_HINTS.sub("ID", text.replace(run.name, "RUN")) for text in (answer, repr(books), repr(keys)))
+
+
+def test_every_public_call_has_a_case() -> None:
+    calls = {name for name in dir(ReplayBuffer) if not name.startswith("_")}
+    assert calls - {re.split(r"\W", name)[0] for name in CASES} == {"close", "in_memory"}
 
 
 @pytest.mark.parametrize("name", CASES)
