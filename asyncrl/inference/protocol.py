@@ -223,6 +223,8 @@ def _version_runs(meta: Json, num_tokens: int, path: str) -> tuple[tuple[Version
         return (VersionRun(str(meta.get("weight_version", "default")), num_tokens),), True
     position, runs = 0, []
     for span in spans:
+        if type(span["start"]) is not int or type(span["end"]) is not int:  # 3.0 == 3, and is no number of tokens
+            raise MalformedAnswer("spans", f"{path}: weight_versions {str(spans)[:200]} begin or end at no token.")
         if span["start"] != position or span["end"] < position:
             raise MalformedAnswer("spans", f"{path}: weight_versions {spans!r} are not contiguous from 0.")
         if span["end"] > position:

@@ -88,6 +88,7 @@ async def test_a_reply_takes_no_memory_for_what_it_only_claims(head: bytes) -> N
         {"output_token_logprobs": [[10**400, 7]]},
         {"weight_versions": [{"start": 0}]},
         {"weight_versions": [{"start": 0, "end": "1", "version": "1.0"}]},
+        {"weight_versions": [{"start": 0, "end": 1.0, "version": "1.0"}]},
         {"weight_versions": 5},
         {"finish_reason": {"type": "abort", "status_code": "many"}},
         {"finish_reason": ["stop"]},
