@@ -1,0 +1,123 @@
+"""What went wrong in other systems of this kind is under test here: every case of these areas is named by a test.
+
+A test names a case by its id, in its docstring, beside a parameter or in a comment of its body; `grep -rn B017 tests`
+finds it. Areas: buffer B001 to B020, staleness B021 to B041, resume B159 to B169, redis B188 to B196, metrics B197 to
+B203, security B215 to B221.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+_ID = re.compile(r"\bB[0-9]{3}\b")
+
+CASES = {
+    "B001": "retry duplicates a push",
+    "B002": "retry loses a pop",
+    "B003": "consumer dies between take and train",
+    "B004": "reclaim depends on consumer name",
+    "B005": "trimmed stream hands out tombstones",
+    "B006": "silent group loss on one failed member",
+    "B007": "one straggler wedges the step",
+    "B008": "consumer never learns that producers died",
+    "B009": "group stuck at N-1 forever",
+    "B010": "ragged rows become 2-D arrays",
+    "B011": "payload types change on the wire",
+    "B012": "integers beyond 64 bits",
+    "B013": "tuple and int keys not preserved",
+    "B014": "lone surrogate in model text",
+    "B015": "NaN in transport",
+    "B016": "two trainers split a group",
+    "B017": "capacity and version window mixed",
+    "B018": "read races with a clear",
+    "B019": "clear is not idempotent",
+    "B020": "batch of exactly one or zero",
+    "B021": "boundary off by one",
+    "B022": "missing version treated as fresh",
+    "B023": "version stamped after generation",
+    "B024": "version goes backwards",
+    "B025": "capacity inflates after resume",
+    "B026": "double scaling leaves zero capacity",
+    "B027": "zero staleness computes zero in-flight",
+    "B028": "threshold zero is still one step off",
+    "B029": "unit mismatch batches vs updates",
+    "B030": "FIFO drift when trainer is slow",
+    "B031": "stale drop shrinks the batch silently",
+    "B032": "drop with no replacement starves",
+    "B033": "requeued prompt keeps old fragments",
+    "B034": "wait mode deadlock",
+    "B035": "trainer jumps ahead",
+    "B036": "group version is mixed",
+    "B037": "metric counts straggler wait wrongly",
+    "B038": "bool/str accepted as limit",
+    "B039": "finished work still holds a reservation",
+    "B040": "lock held while waiting for capacity",
+    "B041": "pause drains everything before resuming",
+    "B159": "epoch boundary trains nothing",
+    "B160": "stale drop pins the cursor",
+    "B161": "generated but untrained rollouts skipped",
+    "B162": "position in samples vs prompts",
+    "B163": "shuffle order changes",
+    "B164": "loader prefetched before restore",
+    "B165": "changed batch size",
+    "B166": "warm-up starts again",
+    "B167": "buffer of an earlier run reused",
+    "B168": "progress skipped but version restored",
+    "B169": "requested step absent",
+    "B188": "blocking wait longer than the socket timeout",
+    "B189": "server gone during a blocking pop",
+    "B190": "cancelled command shifts replies",
+    "B191": "eviction of queue keys",
+    "B192": "out of memory on push",
+    "B193": "two commands in one transaction, one fails",
+    "B194": "version counter doubled",
+    "B195": "url with a password in logs",
+    "B196": "foreign data under our key",
+    "B197": "steps go backwards after resume",
+    "B198": "auto-increment step",
+    "B199": "values after clipping only",
+    "B200": "old sequence number",
+    "B201": "NaN/inf in JSONL",
+    "B202": "zero printed as 0.0000",
+    "B203": "idle time counted once only",
+    "B215": "pickle from the network",
+    "B216": "deny-list unpickler",
+    "B217": "listening on all interfaces",
+    "B218": "formula evaluated",
+    "B219": "model code executed in-process",
+    "B220": "unsafe YAML tags",
+    "B221": "path from data escapes the folder",
+}
+"""Id -> what went wrong, in a few words."""
+
+
+@cache
+def named() -> dict[str, list[str]]:
+    """Id -> the tests that name it, as file::test."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        if path == Path(__file__):
+            continue
+        text = path.read_text()
+        if not _ID.search(text):
+            continue
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                body = "\n".join(lines[first - 1 : node.end_lineno])
+                for case in set(_ID.findall(body)):
+                    found.setdefault(case, []).append(f"{path.relative_to(TESTS.parent)}::{node.name}")
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case} {CASES[case]}")
+def test_a_case_is_named_by_a_test(case: str) -> None:
+    assert named().get(case), (
+        f"no test names {case} ({CASES[case]}). Write one for its kind, or name the id in the docstring of the one "
+        "that is there."
+    )
