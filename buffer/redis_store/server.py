@@ -170,7 +170,7 @@ class RedisServer:
             for name, one in nodes.every().items():
                 cursor, found = one.ask(("SCAN", cursors.get(name, 0), "MATCH", match, "COUNT", count))
                 after[name] = int(cursor)
-                keys += [key.decode() for key in found]
+                keys += [key.decode(errors="replace") for key in found]  # a stranger's key must not stop a sweep
             return after, keys
 
         return self._retry(page)

@@ -188,6 +188,14 @@ def test_a_server_that_cannot_write_its_disk_takes_no_put_until_it_can(tmp_path:
         server.kill()  # a SIGTERM would make it save first
 
 
+def test_a_strangers_key_that_is_no_text_stops_no_sweep(run: BufferRun, server: RedisServer) -> None:
+    client = server.client()
+    client.set(f"payload:{run.name}".encode() + b"\xff:1.1:00", b"x")
+    for _ in range(client.dbsize() // 50 + 2):
+        run.buffer.sweep()
+    assert client.exists(f"payload:{run.name}".encode() + b"\xff:1.1:00"), "not ours to delete"
+
+
 # A lost tail
 
 
