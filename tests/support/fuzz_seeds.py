@@ -4,9 +4,11 @@ import random
 from math import prod
 from typing import Any
 
+import msgpack
 import numpy as np
 
-from buffer import Group, Ledger, Row, Span, Trajectory, pack
+from buffer import Group, Ledger, Row, Span, Trajectory, pack, redis_replies
+from buffer.books import Index
 from buffer.partials import UNFINISHED, PartialEpisode, Partials
 from buffer.trajectory import COLUMN_DTYPES, FINISH_REASONS
 
@@ -92,6 +94,33 @@ def a_ledger(draw: random.Random) -> Ledger:
         forks={1: (0, 0), 2: (1, draw.randrange(9))},
         reasons={"stale": 3, "zero_variance": 1},
     )
+
+
+def a_card(draw: random.Random) -> bytes:
+    """A card of the ledger as the scripts pack it."""
+    group = a_group(draw)
+    index = Index(
+        num_bytes=draw.randrange(1 << 20),
+        xxh3="0123456789abcdef",
+        ranges=tuple((branch, *ends) for branch, ends in group.number_ranges().items()),
+        tokens=tuple(one.num_tokens for one in group.trajectories),
+        sampled=tuple(one.num_sampled for one in group.trajectories),
+        rewards=tuple(one.reward for one in group.trajectories),
+        data_source=group.data_source,
+    )
+    known = {
+        "state": b"ready",
+        "token": b"00ff" * 8,
+        "worker": b"worker-3",
+        "key": b"payload:run:0.1:" + b"00ff" * 8,
+        "reason": b"",
+        "error": b"",
+        "parked": b"",
+        "num_bytes": index.num_bytes,
+        "ranges": redis_replies.ranges_blob(index),
+        "info": redis_replies.info_blob(index),
+    }
+    return bytes(msgpack.packb([known.get(name, 1) for name in redis_replies._FIELDS]))
 
 
 def fit_data(head: Any, draw: random.Random) -> None:

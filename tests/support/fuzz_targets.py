@@ -10,7 +10,10 @@ import msgpack
 import numpy as np
 
 from buffer import CorruptPayload, Group, Ledger, Row, UnknownSchema
+from buffer.books import Card
+from buffer.errors import BufferError
 from buffer.partials import partials_of
+from buffer.redis_replies import card_of
 from buffer.wire import decode, deflate, encode
 from tests.support import fuzz_seeds as seeds
 from tests.support.fuzz_http import HTTP_TARGETS
@@ -116,9 +119,17 @@ def _decode_frame(blob: bytes) -> object:
     return frame
 
 
+def _sound_card(card: Card) -> None:
+    texts = (card.state, card.token, card.worker, card.key, card.reason, card.error, card.index.xxh3)
+    assert all(type(text) is str for text in texts)
+    # A worker's words, which the scripts keep unread; the card's own numbers are theirs.
+    numbers = [part for one in card.index.ranges for part in one] + [*card.index.tokens, *card.index.sampled]
+    assert all(type(number) is int for number in numbers), "a number of an index is none"
+
+
 def _damage_msgpack(blob: bytes, draw: random.Random, others: Sequence[bytes]) -> bytes:
     if draw.random() < 0.7:
-        blob = pack(bend(msgpack.unpackb(blob), draw))
+        blob = pack(bend(msgpack.unpackb(blob, unicode_errors="surrogateescape"), draw))
     return bend_bytes(blob, draw, others) if draw.random() < 0.4 else blob
 
 
@@ -146,6 +157,7 @@ TARGETS: dict[str, Target] = {
         _decode_ledger,
         _same_ledger_again,
     ),
+    "card": Target((BufferError,), seeds.a_card, _damage_msgpack, card_of, _sound_card),
     "frame": Target((CorruptDelta,), _valid_frame, _damage_frame, _decode_frame, lambda frame: None),
     "manifest": Target(
         (LayoutMismatch,), lambda draw: manifest_of().to_bytes(), _damage_msgpack, Manifest.from_bytes,
@@ -153,5 +165,5 @@ TARGETS: dict[str, Target] = {
     ),
     **HTTP_TARGETS,
 }  # fmt: skip
-"""By name: bytes of a group, parked episodes, the ledger of a checkpoint, a weight frame, a manifest of a layout; and
-the JSON that servers and clients send each other."""
+"""By name: bytes of a group, parked episodes, the ledger of a checkpoint, a card of the ledger, a weight frame, a
+manifest of a layout; and the JSON that servers and clients send each other."""
