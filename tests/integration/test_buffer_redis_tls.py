@@ -7,6 +7,7 @@ from time import monotonic
 import pytest
 
 from buffer import BufferConfig, Claim, Leased, ReplayBuffer, ServerLost, ServerRefused, pack
+from buffer.redis_store import connections
 from tests.support.certificates import OPENSSL, Authority, server_side
 from tests.support.groups import group_for
 from tests.support.redis_relay import RedisRelay
@@ -103,7 +104,10 @@ def test_a_server_that_asks_for_a_certificate_gets_the_one_that_the_address_name
         ReplayBuffer.connect(address(relay, trusted, *own), "tls", PATIENT).close()
 
 
-def test_tls_and_none_are_not_taken_for_each_other(server: RedisServer, authority: Authority) -> None:
+def test_tls_and_none_are_not_taken_for_each_other(
+    server: RedisServer, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_TOPOLOGY_S", 0.5)
     question = "Does it speak TLS (rediss://) or not (redis://) as buffer.url says"
     with RedisRelay(server.socket, by_port=True) as plain:
         assert question in refused(address(plain), HASTY), "Redis takes a greeting of TLS for half a command, and waits"

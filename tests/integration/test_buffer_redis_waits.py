@@ -17,7 +17,14 @@ from tests.support.redis_relay import RedisRelay
 from tests.support.redis_server import RedisServer, running_redis
 
 RETRY_S = 0.2
-"""So short that the timeout of an answer is 2 s."""
+TIMEOUT_S = 1.2
+"""Of an answer, with slices of 0.1 s."""
+
+
+@pytest.fixture(autouse=True)
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("buffer.redis_store.server._SHORTEST_SLICE_S", 0.1)
+    monkeypatch.setattr("buffer.redis_store.server._LONGEST_SLICE_S", 0.1)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +57,10 @@ def test_a_wait_that_is_longer_than_the_timeout_of_an_answer_ends_when_it_should
     """B188."""
     run = hasty(server)
     hints = run.buffer.hints()
-    assert run.buffer._store._server._timeout_s == 2.0  # type: ignore[attr-defined]
+    assert run.buffer._store._server._timeout_s == TIMEOUT_S  # type: ignore[attr-defined]
     start = monotonic()
-    assert not hints.wait(2.6)
-    assert 2.6 <= monotonic() - start < 4.5
+    assert not hints.wait(1.5)
+    assert 1.5 <= monotonic() - start < 4
     run.close()
 
 
