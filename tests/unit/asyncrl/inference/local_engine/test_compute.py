@@ -42,7 +42,9 @@ def test_tiny_float32_models_read_the_plain_weights_themselves() -> None:
 def test_wider_models_are_packed_and_compute_the_same(dtype: torch.dtype) -> None:
     weights = weights_of(dtype, **WIDE)
     compute = ComputeWeights(weights, dtype)
-    assert compute.kind == "packed"
+    # oneDNN has no packed bfloat16 product for CPUs without AVX-512; what it falls back to computes the same.
+    is_there = dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert compute.kind == ("packed" if is_there else "plain")
     rows = torch.randn(8, 160, generator=torch.Generator().manual_seed(0)).to(dtype)
     got = compute.linear(rows, compute.layers[0].gate_up, None)
     expected = F.linear(rows.float(), weights.fused[weights.layers[0].gate_up].float())
