@@ -30,7 +30,7 @@ from buffer.trajectory import Trajectory
 from buffer.versions import distance
 from tests.support.groups import group_for, row
 
-CLAIM_S = 60
+CLAIM_S, MOST_TURNS = 60, 4
 
 
 @dataclass
@@ -85,6 +85,8 @@ class StalenessRun:
     number: int = 0
     step: int = 0
     branch: int = 0
+    doomed: set[str] = field(default_factory=set)
+    """Groups whose workers were told to stop, on this branch."""
     met: Counter[str] = field(default_factory=Counter)
     """What happened, by name: a history that met nothing shows nothing."""
 
@@ -135,11 +137,17 @@ class StalenessRun:
     def sample(self, which: int, version: int) -> None:
         """A worker samples tokens and renews."""
         held = self.held[which % len(self.held)]
-        held.versions = (*held.versions, version)[-4:]
+        if len(held.versions) < MOST_TURNS:
+            held.versions = (*held.versions, version)
         try:
-            self.worker.renew(held.claim, max(held.versions, key=lambda v: self.lag([v])), len(held.versions))
+            answer = self.worker.renew(held.claim, max(held.versions, key=lambda v: self.lag([v])), len(held.versions))
         except Fenced:
             self.held.remove(held)
+            return
+        if answer.reason == "doomed":
+            self.met["doomed"] += 1
+            if self.config.order == "oldest":  # in order of ordinals it is a forecast: those ahead may be discarded
+                self.doomed.add(held.claim.gid)
 
     def put(self, held: Held, *versions: int) -> str:
         self.held.remove(held)
@@ -203,6 +211,7 @@ class StalenessRun:
     def check(self, entry: Entry) -> None:
         """No group with lag > η is ever leased, by the payload's own versions and the tree."""
         assert entry.ordinal not in self.trained
+        assert entry.gid not in self.doomed, "its worker was told that nobody could train on it"
         group = self.trainer.fetch(entry)
         lag = self.lag([s.version for t in group.trajectories for r in t.rows for s in r.spans])
         assert entry.lag == lag >= 0
@@ -245,7 +254,7 @@ class StalenessRun:
         self.forks[self.branch] = (chosen.branch, chosen.number)
         self.number = chosen.number
         self.step = chosen.step
-        self.trained, self.since = set(chosen.trained), set()
+        self.trained, self.since, self.doomed = set(chosen.trained), set(), set()
         self.versions.append(self.head)
 
     def admitted_now(self) -> tuple[int, int]:
