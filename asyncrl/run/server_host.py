@@ -28,7 +28,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 async def _look_after(config: Config, index: int, adopted_url: str) -> None:
-    url, stop = os.environ[URL], stop_event()
+    url, stop = os.environ[URL], stop_event(heeds_preemption=False)
     log, transport = open_weights(config, url)
     name = server_name(index, adopted=bool(adopted_url))
     vocabulary = vocab_size(config.model.path)

@@ -13,7 +13,12 @@ PREEMPTED = signal.SIGUSR1
 """What a scheduler is told to send ahead of a preemption, for example by `sbatch --signal=USR1@60`."""
 
 
-def stop_event(at_once: Callable[[], None] = lambda: None, *, hurry: asyncio.Event | None = None) -> asyncio.Event:
+def stop_event(
+    at_once: Callable[[], None] = lambda: None,
+    *,
+    hurry: asyncio.Event | None = None,
+    heeds_preemption: bool = True,
+) -> asyncio.Event:
     """An event that the first SIGINT or SIGTERM sets. The second calls `at_once` and leaves with 128 + its number.
 
     Must be called inside the running event loop.
@@ -21,6 +26,8 @@ def stop_event(at_once: Callable[[], None] = lambda: None, *, hurry: asyncio.Eve
     Args:
         hurry: set by the second signal, which makes the third the one that leaves; and, together with the stop, by a
             preemption notice.
+        heeds_preemption: False: a notice is for others. A scheduler may send it to all processes of a job, and those
+            that others still need end when these say so.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -37,13 +44,15 @@ def stop_event(at_once: Callable[[], None] = lambda: None, *, hurry: asyncio.Eve
             os._exit(128 + number)
 
     def preempted() -> None:
-        log.warning("%s: stopping in a hurry", PREEMPTED.name)
+        log.warning("%s: stopping in a hurry, a preemption is announced", PREEMPTED.name)
         stop.set()
-        assert hurry is not None
-        hurry.set()
+        if hurry is not None:
+            hurry.set()
 
     for number in GRACEFUL:
         loop.add_signal_handler(number, handle, number)
-    if hurry is not None:
+    if heeds_preemption:
         loop.add_signal_handler(PREEMPTED, preempted)
+    else:
+        signal.signal(PREEMPTED, signal.SIG_IGN)
     return stop

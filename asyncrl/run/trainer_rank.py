@@ -17,6 +17,7 @@ from asyncrl.run.connections import URL, open_buffer, open_weights
 from asyncrl.run.handover import read_config
 from asyncrl.run.outcome import clear_outcome, write_outcome
 from asyncrl.run.saved import directory as checkpoints_of
+from asyncrl.run.signals import PREEMPTED
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import DedicatedGpus, Gpus
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
@@ -32,6 +33,7 @@ def main(args: argparse.Namespace) -> int:
     config = read_config(args.config)
     torch.set_num_threads(config.cluster.threads)
     stop = threading.Event()
+    signal.signal(PREEMPTED, signal.SIG_IGN)  # the supervisor decides what becomes of it
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     ranks = open_ranks(config)

@@ -11,7 +11,7 @@ from asyncrl.run.signals import stop_event
 
 async def main():
     hurry = asyncio.Event() if {has_hurry} else None
-    stop = stop_event(at_once=lambda: print("at once", flush=True), hurry=hurry)
+    stop = stop_event(at_once=lambda: print("at once", flush=True), hurry=hurry, heeds_preemption={heeds})
     print("ready", flush=True)
     await stop.wait()
     print("stop", flush=True)
@@ -24,9 +24,11 @@ asyncio.run(main())
 """
 
 
-def answers(has_hurry: bool, signals: list[signal.Signals], lines: list[str]) -> tuple[list[str], int]:
+def answers(
+    has_hurry: bool, signals: list[signal.Signals], lines: list[str], *, heeds: bool = True
+) -> tuple[list[str], int]:
     """What the program prints, sent the next signal after each of `lines`; and how it ends."""
-    code = PROGRAM.format(has_hurry=has_hurry)
+    code = PROGRAM.format(has_hurry=has_hurry, heeds=heeds)
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -58,3 +60,19 @@ def test_where_something_can_be_hurried_the_second_signal_does_that_and_the_thir
 
 def test_a_preemption_notice_stops_in_a_hurry() -> None:
     assert answers(True, [USR1, TERM], ["ready", "hurry"]) == (["ready", "stop", "hurry", "at once"], 128 + TERM)
+
+
+def test_where_nothing_can_be_hurried_it_stops() -> None:
+    assert answers(False, [USR1, TERM], ["ready", "stop"]) == (["ready", "stop", "at once"], 128 + TERM)
+
+
+def test_those_that_others_still_need_do_not_heed_it() -> None:
+    code = PROGRAM.format(has_hurry=False, heeds=False)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(USR1)
+        process.send_signal(TERM)
+        assert process.stdout.readline() == "stop\n"
+        process.send_signal(TERM)
+        assert process.wait(20) == 128 + TERM
