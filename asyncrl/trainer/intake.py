@@ -150,6 +150,9 @@ class Intake:
         if answer is None:
             return "the ledger has not answered yet"
         held = "".join(f"; ordinal {g.ordinal} held for {g.age_s:.0f} s by {g.worker}" for g in answer.waiting_for)
+        if held:
+            most_s = self._parts.config.staleness.wait_deadline_s
+            held += f"; they are waited for {most_s:.0f} s at most (staleness.wait_deadline_s), then dropped when stale"
         return f"{answer.detail}{held}; is serve-rollout running?"
 
     def _what_was_lost(self) -> str:

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from asyncrl import waits
-from asyncrl.trainer.intake import STALE, Intake, NoGroups, StepGroups
+from asyncrl.trainer.intake import FRESH, STALE, Intake, NoGroups, StepGroups
 from asyncrl.trainer.lineage import Lineage
 from buffer.versions import pack
 from tests.support.tiny_policy import make_groups, write_tiny_model
@@ -43,12 +43,12 @@ def test_a_batch_waits_by_name_for_a_last_chance_group_in_flight(model_dir, tmp_
     reasons, hints = [], intake._hints
     wait = hints.wait
 
-    def wait_and_finish(deadline_s):
+    def wait_and_finish(deadline_s, **wanted):
         # Whoever waits here has said what for; then the straggler comes in.
         reasons.append([(active.name, active.why) for active in waits.active()])
         if any(name == STALE for name, _ in reasons[-1]):
             buffer.put(held, group(model_dir, held, pack(1, 0)))
-        return wait(deadline_s)
+        return wait(deadline_s, **wanted)
 
     monkeypatch.setattr(hints, "wait", wait_and_finish)
     answer = asyncio.run(intake.next(can_free_bytes=False))
@@ -58,7 +58,31 @@ def test_a_batch_waits_by_name_for_a_last_chance_group_in_flight(model_dir, tmp_
     (reason,) = [why for name, why in reasons[-1] if name == STALE]
     assert f"ordinal {held.ordinal} held for" in reason
     assert "by worker-7" in reason
+    assert "waited for 600 s at most (staleness.wait_deadline_s)" in reason
     assert waits.seconds()[STALE] > 0
+
+
+def test_a_batch_that_is_simply_not_full_counts_no_second_as_waiting_for_stragglers(model_dir, tmp_path, monkeypatch):
+    """B037: with limit 0 every group in flight is at its last chance, and the wait is still for fresh groups."""
+    intake, buffer = intake_of(model_dir, tmp_path, limit=0)
+    buffer.advance(1, 1, limit=0, groups_per_version=2)
+    first, slow = [buffer.reserve("worker-7") for _ in range(2)]
+    buffer.renew(slow, pack(1, 1))
+    buffer.put(first, group(model_dir, first, pack(1, 1)))
+    names, hints, before_s = [], intake._hints, dict(waits.seconds())
+    wait = hints.wait
+
+    def wait_and_finish(deadline_s, **wanted):
+        names.extend(active.name for active in waits.active())
+        buffer.put(slow, group(model_dir, slow, pack(1, 1)))
+        return wait(deadline_s, **wanted)
+
+    monkeypatch.setattr(hints, "wait", wait_and_finish)
+    answer = asyncio.run(intake.next(can_free_bytes=False))
+    assert [entry.lag for entry in answer.entries] == [0, 0]
+    assert FRESH in names
+    assert STALE not in names
+    assert waits.seconds().get(STALE, 0.0) == before_s.get(STALE, 0.0)
 
 
 def test_under_drop_nobody_waits_for_a_straggler(model_dir, tmp_path):
