@@ -68,8 +68,8 @@ def test_the_metrics_of_the_protocol_are_on_the_page_by_themselves(name: str) ->
 
 
 def test_the_example_of_the_staleness_page_is_what_the_rules_say() -> None:
-    """η = 1, B = 4, version 10 is trained: groups 1 to 4 start at 9 or later, groups 5 to 8 at 10 or later."""
-    assert "η = 1, B = 4, version 10 is trained. The window is 8." in (PAGE.parent / "staleness.md").read_text()
+    """limit = 1, B = 4, version 10 is trained: groups 1 to 4 start at 9 or later, groups 5 to 8 at 10 or later."""
+    assert "limit = 1, B = 4, version 10 is trained. The window is 8." in (PAGE.parent / "staleness.md").read_text()
     assert staleness.window(1, 4) == 8
     assert [staleness.start_from(10, ahead, 0, 4, 1) for ahead in range(8)] == [9] * 4 + [10] * 4
     assert staleness.lag(staleness.due(10, 4, 0, 4), 9) == 2

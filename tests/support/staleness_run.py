@@ -9,18 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from buffer import (
-    BufferConfig,
-    Claim,
-    Entry,
-    Fenced,
-    Leased,
-    Ledger,
-    NotReady,
-    ReplayBuffer,
-    StalenessConfig,
-    pack,
-)
+from buffer import BufferConfig, Claim, Entry, Fenced, Leased, Ledger, NotReady, ReplayBuffer, StalenessConfig, pack
 from buffer.books import Books
 from buffer.memory_store import MemoryStore
 from buffer.partials import UNFINISHED, PartialEpisode, Partials
@@ -56,7 +45,7 @@ class Saved:
 
 @dataclass
 class Settings:
-    """η, groups a step and steps a version; they may change when a trainer resumes."""
+    """limit, groups a step and steps a version; they may change when a trainer resumes."""
 
     limit: int
     per_step: int
@@ -209,7 +198,7 @@ class StalenessRun:
             assert taken == sorted(sorted(fresh, key=lambda o: (fresh[o], o))[: len(taken)])
 
     def check(self, entry: Entry) -> None:
-        """No group with lag > η is ever leased, by the payload's own versions and the tree."""
+        """No group with lag > limit is ever leased, by the payload's own versions and the tree."""
         assert entry.ordinal not in self.trained
         assert entry.gid not in self.doomed, "its worker was told that nobody could train on it"
         group = self.trainer.fetch(entry)
