@@ -4,8 +4,10 @@ import multiprocessing
 import os
 import signal
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 
 from tests.support.redis_server import RedisServer
@@ -29,6 +31,10 @@ class Member:
 
     def __init__(self, who: str, process: BaseProcess) -> None:
         self.who, self.process = who, process
+        assert process.pid is not None, "the process was started"
+        # Not by its number: the fork server buries it, and then the number may be somebody else's.
+        self._handle = os.pidfd_open(process.pid)
+        weakref.finalize(self, os.close, self._handle)
 
     @property
     def code(self) -> int | None:
@@ -37,8 +43,8 @@ class Member:
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, if it lives."""
-        if self.code is None and self.process.pid is not None:
-            os.kill(self.process.pid, number)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
 
 
 class Cluster:

@@ -17,9 +17,9 @@ def stop_producer(scene: Scene) -> Steps:
     cluster = scene.cluster
     continued = more(cluster.journal, "continued")
     for _ in range(HITS):
-        if member := cluster.members.get(scene.rng.choice(cluster.producers)):
-            member.signal(signal.SIGTERM)
-        yield LOOK_S
+        going_on = more(cluster.journal, "continued", "trained")
+        cluster.stop(scene.rng.choice(cluster.producers))
+        yield Condition("somebody goes on", going_on)
         if continued():
             return
     cluster.violations.append(f"{HITS} producers were stopped and nobody went on from what they parked")

@@ -23,10 +23,16 @@ def freeze_redis(scene: Scene) -> Steps:
     scene.cluster.server.thaw()
 
 
-def lose_tail(scene: Scene) -> Steps:
-    """The machine of the server loses power: what was written since the last fsync is gone."""
+def lose_lease(scene: Scene) -> Steps:
+    """The machine of the server loses power: the last batches are forgotten, since nothing had been synced since."""
     durable = append_only.mark(scene.cluster.server.directory)
-    journal = scene.cluster.journal
+    yield Condition("a batch is trained, to be forgotten", more(scene.cluster.journal, "trained"))
+    yield from _lose(scene, durable)
+
+
+def lose_commit(scene: Scene) -> Steps:
+    """As before, with a commit and more than a version."""
+    durable, journal = append_only.mark(scene.cluster.server.directory), scene.cluster.journal
     committed, trained = more(journal, "committed"), more(journal, "trained", by=4)
     yield Condition("something is trained and committed, to be forgotten", lambda: committed() and trained())
     yield from _lose(scene, durable)

@@ -70,6 +70,7 @@ class Trainer:
             number=self._number,
             limit=self._settings.limit,
             groups_per_version=self._settings.groups_per_version,
+            seen=fleet.owner_of(self._settings.head),
         )
         self._forks = dict(self._buffer.ledger(self._branch, self._number, ()).forks)
         self._journal.write("recovered", branch=self._branch, number=self._number, step=self._step)
