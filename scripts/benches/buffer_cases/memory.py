@@ -1,7 +1,8 @@
 """Memory of the server over the bytes that the ledger accounts for, while many groups of mixed sizes pass through.
 
 Lengths are log-normal within a prompt and between prompts, cut at 16k tokens: groups of 30 KB to 1 MB, 150 KB on
-average. The window keeps the resident set at its size; one put in fifty is given up and played again. The clock of the
+average. Each producer plays 64 at a time and puts whichever ends; one in fifty is given up and played again. The
+window keeps the resident set at its size. The clock of the
 figures starts when the set is full. RSS is what an out-of-memory killer counts; `used` is what the allocator was asked
 for. Both include what the server needs for itself: connections, Lua, and the tail of the append-only file that waits
 for the disk: up to two seconds of all that comes in, at full speed here. `_rss_without_tail` leaves that out.
@@ -16,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from buffer import NotAdmitted, ReplayBuffer, Trajectory
+from buffer import Claim, ReplayBuffer, Trajectory
 from buffer.keys import ledger_key
 from scripts.benches.buffer_cases import ours
 from scripts.benches.buffer_cases.load import TRAJECTORIES, Arrays, group_of, trajectories_of
 from scripts.benches.buffer_cases.processes import Gate, fresh_server, together
 
 POOL, LONGEST, MEDIAN = 512, 16384, 1500
-GIVEN_UP_EVERY = 50
+PLAYED_AT_ONCE, GIVEN_UP_EVERY = 64, 50
 
 
 def pool_of(seed: int) -> list[Trajectory]:
@@ -41,20 +42,26 @@ def pool_of(seed: int) -> list[Trajectory]:
 def produce(gate: Gate, url: str, seed: int) -> None:
     """Role: put groups whenever the window has room, until the run is stopped."""
     buffer, pool, rng = ours.connect(url), pool_of(seed), np.random.default_rng(seed)
-    room = buffer.hints("room")
+    room, played = buffer.hints("room"), list[Claim]()
     with gate.timed():
         for index in itertools.count():
-            while isinstance(claim := buffer.reserve(f"producer-{seed}"), NotAdmitted):
-                if claim.reason == "stopped":
-                    buffer.close()
-                    return
-                room.wait(ours.WAIT_S)
-            if index % GIVEN_UP_EVERY == GIVEN_UP_EVERY - 1:
-                buffer.abandon(claim)
+            answer = buffer.reserve(f"producer-{seed}")
+            if isinstance(answer, Claim):
+                played.append(answer)
+            elif answer.reason == "stopped":
+                break
+            if len(played) < PLAYED_AT_ONCE and isinstance(answer, Claim):
                 continue
-            around = int(rng.integers(0, POOL))
-            chosen = np.clip(around + rng.integers(-40, 41, TRAJECTORIES), 0, POOL - 1)
-            buffer.put(claim, group_of(claim.ordinal, claim.attempt, tuple(pool[i] for i in chosen)))
+            if not played:
+                room.wait(ours.WAIT_S)
+                continue
+            claim = played.pop(int(rng.integers(0, len(played))))
+            if index % GIVEN_UP_EVERY == 0:
+                buffer.abandon(claim)
+            else:
+                chosen = np.clip(rng.integers(0, POOL) + rng.integers(-40, 41, TRAJECTORIES), 0, POOL - 1)
+                buffer.put(claim, group_of(claim.ordinal, claim.attempt, tuple(pool[i] for i in chosen)))
+    buffer.close()
 
 
 def consume(gate: Gate, url: str, count: int, resident: int) -> None:

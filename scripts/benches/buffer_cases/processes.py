@@ -12,6 +12,7 @@ from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import BrokenBarrierError
 from typing import Any
 
 import redis
@@ -32,7 +33,8 @@ class Gate:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Wait for the others; the CPU clock of this process runs inside."""
-        self.barrier.wait(START_S)
+        self.barrier.wait(START_S)  # all are ready: whoever started them reads the server's clock
+        self.barrier.wait(START_S)  # and lets them go
         profiler = cProfile.Profile(time.thread_time) if self.profile else None
         start = time.process_time()
         if profiler:
@@ -111,11 +113,14 @@ def together(
     for process in processes:
         process.start()
     try:
-        client.config_resetstat()
-        # Nobody is behind the barrier before this process is, so what the server did before does not count.
-        before = server_cpu_s(client)
-        barrier.wait(START_S)
-        start = time.monotonic()
+        try:
+            barrier.wait(START_S)
+            client.config_resetstat()
+            before, start = server_cpu_s(client), time.monotonic()
+            barrier.wait(START_S)
+        except BrokenBarrierError:
+            _collect(answers, len(roles), None)  # raises with what went wrong in a process
+            raise
         found = _collect(answers, len(roles), partial(watch, client) if watch else None)
         server_s, info = server_cpu_s(client) - before, client.info("all")
     finally:
@@ -125,8 +130,6 @@ def together(
             if process.is_alive():
                 process.kill()
                 process.join()
-    if failed := [one["error"] for one in found.values() if "error" in one]:
-        raise RuntimeError("a process of the benchmark failed:\n" + "\n".join(failed))
     ordered = [found[index] for index in range(len(roles))]
     return Outcome(ordered, server_s, max(one["end_s"] for one in ordered) - start, info, _by_script(client))
 
@@ -144,8 +147,8 @@ def _collect(answers: Any, count: int, watch: Callable[[], None] | None) -> dict
                 watch()
         else:
             found[index] = one
-            if "error" in one:
-                break  # the others may wait for it for ever
+            if "error" in one:  # the others may wait for it for ever
+                raise RuntimeError(f"a process of the benchmark failed: {one['error']}")
     return found
 
 
