@@ -19,6 +19,11 @@ class WeightsyncConfig(BaseModel):
     storage, or /dev/shm on one machine). auto: the directory if `directory` is set, else redis. Head, records and
     acknowledgements are in Redis either way."""
 
+    url: SecretStr | None = None
+    """Redis or Valkey of the log, and of the parts unless they are files: redis://, rediss://, unix:// or
+    redis+sentinel://host,host/service. null: the buffer's. Not a Redis Cluster, which the buffer
+    may use."""
+
     directory: str | None = None
     """Folder for the parts, the same path on the trainer's and the servers' machines."""
 

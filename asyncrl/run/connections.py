@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from asyncrl.config import Config
+from asyncrl.errors import PreflightError
 from asyncrl.load_config import REDIS_URL_VARIABLE
 from buffer import ReplayBuffer
+from buffer.redis_store import RedisServer
 from weightsync import Transport, VersionLog, open_log, open_transport
 
 URL = REDIS_URL_VARIABLE
@@ -46,6 +48,28 @@ def open_buffer(config: Config, url: str | None = None) -> Iterator[ReplayBuffer
         buffer.close()
 
 
+def weights_url(config: Config, url: str) -> str:
+    """The address of the weights' Redis: its own, or the buffer's `url`.
+
+    Raises:
+        PreflightError: it is a Redis Cluster.
+    """
+    if config.weightsync.url is not None:
+        url = config.weightsync.url.get_secret_value()
+    server = RedisServer(url, config.buffer.retry_s)
+    try:
+        is_cluster = server.is_cluster()
+    finally:
+        server.close()
+    if is_cluster:
+        raise PreflightError(
+            f"{server.address} is a Redis Cluster. The buffer may use it, the log of weight versions may not: set "
+            "weightsync.url to a single server or to Sentinels, for both commands."
+        )
+    return url
+
+
 def open_weights(config: Config, url: str) -> tuple[VersionLog, Transport]:
     """The log of weight versions and what moves their parts."""
+    url = weights_url(config, url)
     return open_log(url, config.run.name), open_transport(config.weightsync, url, config.run.name)

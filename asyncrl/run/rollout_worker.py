@@ -8,7 +8,7 @@ from asyncrl.config import Config
 from asyncrl.inference.board import LogBoard
 from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.worker import Worker, WorkerSettings
-from asyncrl.run.connections import URL, open_buffer
+from asyncrl.run.connections import URL, open_buffer, weights_url
 from asyncrl.run.handover import read_config
 from asyncrl.run.rollout_parts import make_parts
 from asyncrl.run.signals import stop_event
@@ -26,7 +26,7 @@ async def _play(config: Config, name: str) -> None:
     hurry = asyncio.Event()
     stop = stop_event(hurry=hurry)
     with open_buffer(config, url) as buffer:
-        parts = make_parts(config, LogBoard(open_log(url, config.run.name)), config.model.path)
+        parts = make_parts(config, LogBoard(open_log(weights_url(config, url), config.run.name)), config.model.path)
         await parts.rewards.start()
         worker = Worker(
             name=name,

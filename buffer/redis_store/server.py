@@ -65,6 +65,10 @@ class RedisServer:
             check_info(f"{self.address}, node {name}" if name else self.address, parse_info(text))
         self.ask(PROBE_KEY, "EVAL", _PROBE, 1, PROBE_KEY)
 
+    def is_cluster(self) -> bool:
+        """Whether the address leads to a Redis Cluster. Raises as `ask` does."""
+        return not self._retry(lambda nodes: nodes.is_one)
+
     def close(self) -> None:
         """Close every connection that is not in use; whoever waits in a retry gives up, and nobody can go on."""
         self._closed.set()

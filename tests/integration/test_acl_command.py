@@ -44,6 +44,8 @@ def test_no_password_is_printed_unless_it_is_asked_for(tmp_path: Path, capsys: p
     assert not any(secret in (tmp_path / "a" / "users.acl").read_text() for secret in secrets.values())
     for name in ("users.acl", "users.passwords"):
         assert stat.S_IMODE((tmp_path / "a" / name).stat().st_mode) == 0o600
+    assert acl(tmp_path / "c", url="redis+sentinel://a:26379/the-run?sentinel_password=hunter2&password=hunter2") == 0
+    assert "hunter2" not in capsys.readouterr().out
     assert acl(tmp_path / "b", "--show", "--json", "--prefix", "x-") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["urls"]["operator"] == f"rediss://x-operator:{passwords(tmp_path / 'b')['x-operator']}@HOST:6379"

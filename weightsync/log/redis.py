@@ -16,9 +16,11 @@ from weightsync.errors import BaseMismatch, Fenced, LogLost, StaleIncarnation, T
 from weightsync.log import scripts
 from weightsync.log.base import TOPICS, Need, Wish
 from weightsync.log.records import Upload, VersionRecord, pack_anchor
+from weightsync.log.sentinel import SCHEMES, primary_of
 from weightsync.versions import label, unpack
 
 _SOCKET_S = 15.0
+_RETRIES, _FAILOVER_RETRIES = 8, 30
 _BLOCK_S = 5.0  # of one XREAD: below the socket's timeout, so that a quiet stream is not taken for a lost server
 _NAMES = (
     *("owner", "head", "records", "anchors", "nonces", "digests", "hints", "documents"),
@@ -30,18 +32,22 @@ _FLEET = ("servers", "incarnations", "states", "held", "seen")
 def connect(url: str) -> "redis.Redis":
     """A thread-safe client, retries included: the only place where weightsync sets them.
 
-    Eight retries over about six seconds span a restart of the server. Repeating is safe because every call is
-    idempotent: scripts recognise a repeat by its nonce, parts are written once under keys that nobody else uses.
+    Eight retries over about six seconds span a restart of the server, thirty over half a minute a fail-over. Repeating
+    is safe because every call is idempotent: scripts recognise a repeat by its nonce, parts are written once under keys
+    that nobody else uses.
     """
-    client: redis.Redis = redis.Redis.from_url(
-        url,
-        retry=Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), retries=8),
-        retry_on_error=[redis.ConnectionError, redis.TimeoutError],
-        socket_timeout=_SOCKET_S,
-        socket_connect_timeout=5.0,
-        health_check_interval=30,
-        protocol=2,
-    )
+    settings: dict[str, Any] = {
+        "retry": Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), retries=_RETRIES),
+        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
+        "socket_timeout": _SOCKET_S,
+        "socket_connect_timeout": 5.0,
+        "health_check_interval": 30,
+        "protocol": 2,
+    }
+    if url.partition("://")[0] in SCHEMES:
+        settings["retry"] = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), retries=_FAILOVER_RETRIES)
+        return primary_of(url, settings)
+    client: redis.Redis = redis.Redis.from_url(url, **settings)
     return client
 
 

@@ -57,8 +57,11 @@ def run(args: argparse.Namespace) -> int:
 
 def url_of(config: Config, user: str, password: str) -> str:
     """The address of the run's Redis for a user; PASSWORD stands for one that is not shown."""
+    from buffer.redis_store.address import masked
+
     given = config.buffer.url
-    parts = urlsplit(SOMEWHERE if given is None else given.get_secret_value())
+    # Masked: the query may hold passwords too, and not those of this user.
+    parts = urlsplit(SOMEWHERE if given is None else masked(given.get_secret_value()))
     place = parts.netloc.rpartition("@")[2]
     query = f"?{parts.query}" if parts.query else ""
     return (

@@ -41,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Import."""
     from asyncrl.data.group_files import GroupFile
+    from asyncrl.run.connections import weights_url
     from asyncrl.run.existing import open_existing
     from asyncrl.run.import_groups import Import, ImportSettings
     from weightsync import open_log
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         no_wait=args.no_wait,
     )
     with open_existing(config) as (buffer, url):
-        log = open_log(url, config.run.name)
+        log = open_log(weights_url(config, url), config.run.name)
         try:
             importing = Import(buffer, log, file, settings, lambda line: print(line, file=sys.stderr))
             try:
