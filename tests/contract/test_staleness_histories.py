@@ -188,7 +188,7 @@ class Histories(RuleBasedStateMachine):
 def test_no_history_leases_past_the_limit_or_waits_for_ever(policy: str, order: str) -> None:
     met: Counter[str] = Counter()
     machine = type("Machine", (Histories,), {"met": met, "policy": policy, "order": order})
-    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=40, **FEW))
+    run_state_machine_as_test(machine, settings=settings(max_examples=30, stateful_step_count=40, **FEW))
     expected = {"stale at a lease", "parked", "put: ready", "put: stale", "put: fenced"}
     if (policy, order) == ("wait", "oldest"):
         expected.add("held lease")
@@ -197,7 +197,7 @@ def test_no_history_leases_past_the_limit_or_waits_for_ever(policy: str, order: 
     assert {what for what, times in met.items() if times} >= expected, "a history that met nothing shows nothing"
 
 
-@settings(max_examples=40, **FEW)
+@settings(max_examples=25, **FEW)
 @given(shape=shapes, data=st.data())
 def test_in_order_and_without_interruption_nothing_is_born_stale(shape: Settings, data: st.DataObject) -> None:
     """Servers anywhere between `start_from` and head, workers of any speed: each group is fresh when it is due."""
@@ -219,7 +219,7 @@ def test_in_order_and_without_interruption_nothing_is_born_stale(shape: Settings
 
 
 @pytest.mark.parametrize("policy", ["wait", "drop"])
-@settings(max_examples=25, **FEW)
+@settings(max_examples=15, **FEW)
 @given(shape=shapes, order=st.sampled_from(["oldest", "ordinal"]), data=st.data())
 def test_with_instant_workers_every_version_is_trained_at_once(
     policy: str, shape: Settings, order: str, data: st.DataObject
