@@ -23,11 +23,11 @@ def test_the_end_of_the_wait_names_what_the_producers_failed_of(model_dir, tmp_p
     hints = run.parts.buffer.hints()
     wait = hints.wait
 
-    def fail_all(deadline_s):
+    def fail_all(deadline_s, **settings):
         # Stands for workers: each group that the trainer's window admits fails at once.
         while isinstance(claim := buffer.reserve("worker-3"), Claim) and claim.ordinal < 8:
             buffer.fail(claim, "environment_failed", "ModuleNotFoundError: No module named 'sandbox'")
-        return wait(min(deadline_s, 0.05))
+        return wait(min(deadline_s, 0.05), **settings)
 
     hints.wait = fail_all
     run.parts.buffer.hints = lambda: hints
