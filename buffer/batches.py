@@ -101,7 +101,7 @@ def _held_by(books: Books, want: int, oldest_allowed: int) -> list[int]:
 
 
 def _may_hold(books: Books, now: int, step: int, wait_ms: int) -> bool:
-    if books.hold_step != step:
+    if books.hold_step != step or now < books.hold_since_ms:  # a clock that went back must not lengthen the wait
         books.hold_step, books.hold_since_ms = step, now
     return now - books.hold_since_ms < wait_ms
 
@@ -118,7 +118,7 @@ def _answer(
         now,
         tuple(Taken(o, books.oldest_effective(books.cards[o].index.ranges), books.cards[o]) for o in have),
         tuple(left),
-        tuple((o, now - books.cards[o].since_ms, books.cards[o].worker) for o in held_by),
+        tuple((o, max(0, now - books.cards[o].since_ms), books.cards[o].worker) for o in held_by),
         len(books.ready),
         len(books.in_flight),
         len(books.waiting),

@@ -70,7 +70,8 @@ class WorkerSide(Attached):
             return RenewAnswer(False, "done")
         if answer.stopped:
             return RenewAnswer(False, "stopped")
-        if self._staleness.cancel_doomed and self._staleness.policy == "drop" and answer.effective is not None:
+        drops = self._staleness.policy == "drop" and self._staleness.on_stale != "mask"
+        if self._staleness.cancel_doomed and drops and answer.effective is not None:
             # In order of ordinals all that is ahead is consumed before; otherwise the next batch may take the group.
             ahead = answer.ahead if self._staleness.order == "ordinal" else 0
             earliest = staleness.due(answer.trained, ahead, answer.taken, claim.groups_per_version)

@@ -46,7 +46,8 @@ if status == "ok" and want > 0 and order == "oldest" then
   local flying = redis.call("ZRANGE", K.sampling, oldest_allowed, oldest_allowed, "BYSCORE")
   local remaining = math.max(run.per_version - redis.call("SCARD", K.taken), want)
   if #flying > 0 and ready_last < want and remaining - want < #flying then
-    if tonumber(redis.call("HGET", K.run, "hold_step") or -1) ~= step then
+    -- A clock that went back must not lengthen the wait.
+    if tonumber(redis.call("HGET", K.run, "hold_step") or -1) ~= step or now < run.hold_since_ms then
       set_run("hold_step", step)
       set_run("hold_since_ms", now)
     end
@@ -54,7 +55,7 @@ if status == "ok" and want > 0 and order == "oldest" then
       status = "held"
       for _, o in ipairs(flying) do
         local card = load_card(o)
-        held_by[#held_by + 1], held_by[#held_by + 2], held_by[#held_by + 3] = tonumber(o), now - card.since_ms, card.worker
+        held_by[#held_by + 1], held_by[#held_by + 2], held_by[#held_by + 3] = tonumber(o), math.max(0, now - card.since_ms), card.worker
       end
     end
   end

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from buffer import Claim, CorruptPayload, Fenced
+from buffer import Claim, CorruptPayload, Fenced, Leased, NotReady
 from buffer.tokens import TokenLedger
 from tests.support.buffer_run import BufferRun
 from tests.support.groups import group_for, partials
@@ -311,3 +311,27 @@ def test_a_group_of_a_branch_that_the_ledger_lost_is_judged_by_the_next_recover(
     assert run.buffer.put(again, group_for(again, of_lost)) == "ready"
     run.buffer.recover("next", None, number=0, limit=0, groups_per_version=1, seen=7)
     assert run.counts("ready") == (1,)
+
+
+def test_a_clock_that_goes_back_does_not_lengthen_the_wait_for_a_last_chance_group(make: Make) -> None:
+    run = make(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=1, number=5)
+    slow = run.claim()
+    run.buffer.renew(slow, run.version(4))
+    run.make(1)
+    assert isinstance(held := run.try_lease(), NotReady)
+    assert held.waiting_for
+    run.passes(-86400)
+    assert isinstance(again := run.try_lease(), NotReady)
+    assert [group.age_s for group in again.waiting_for] == [0]
+    run.passes(31)
+    run.buffer.renew(slow, run.version(4))
+    assert isinstance(run.try_lease(), Leased)
+
+
+def test_a_group_that_mask_would_train_on_is_never_doomed(make: Make) -> None:
+    run = make(policy="drop", cancel_doomed=True, on_stale="mask").recover(limit=1, per_version=1, number=5)
+    claim = run.claim()
+    run.buffer.renew(claim, run.version(4))
+    run.number = 6
+    run.advance()
+    assert run.buffer.renew(claim, run.version(4)).go_on
