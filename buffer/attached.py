@@ -45,11 +45,14 @@ class Attached:
         Raises:
             CorruptPayload: it is missing, foreign or damaged; UnknownSchema: written by another major version.
         """
-        return self._parsed(self._payloads.get(key), num_bytes, xxh3, what)
+        return self._parsed(self._payloads.get(key, num_bytes), num_bytes, xxh3, what)
 
     def _parsed(self, blob: bytes | None, num_bytes: int, xxh3: str, what: str) -> Group:
         if blob is None:
             raise CorruptPayload(f"the payload of group {what} is gone.")
+        if len(blob) != num_bytes:
+            found = f"{len(blob)} bytes" if len(blob) < num_bytes else "more bytes"
+            raise CorruptPayload(f"the payload of group {what} has {found}, its index says {num_bytes}.")
         # The size is the index's word, and nothing in the buffer is larger than its budget.
         most = min(max(self._config.max_group_bytes, num_bytes), self._config.max_bytes)
         raw = wire.inflate(blob, max_bytes=most)

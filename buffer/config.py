@@ -8,6 +8,10 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NumBytes = Annotated[int, Field(gt=0)]
 
 
+MOST_IN_REDIS = 512 << 20
+"""proto-max-bulk-len as servers have it."""
+
+
 class _Settings(BaseModel):
     # Strict: True is not a limit of 1 and "2" is not a number of seconds.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
@@ -20,8 +24,8 @@ class PayloadConfig(_Settings):
     """`redis`, or the URL of a directory or object store (any fsspec URL, for example file:///shared/groups or s3://bucket/run)
     that takes the payloads above `spill_bytes`. Both clusters must reach it."""
 
-    spill_bytes: NumBytes = 1 << 20
-    """Payloads larger than this go to `home`. No effect while home is `redis`."""
+    spill_bytes: Annotated[int, Field(ge=0)] = 1 << 20
+    """Payloads larger than this go to `home`; 0: all of them. No effect while home is `redis`."""
 
     compress_bytes: Annotated[int, Field(ge=0)] | None = None
     """Payloads of at least this many bytes are compressed (zstd, level 1). null: never. Compression pays where the
@@ -92,6 +96,17 @@ class BufferConfig(_Settings):
                 f"buffer.max_group_bytes = {self.max_group_bytes} is larger than buffer.max_bytes = "
                 f"{self.max_bytes}: not one "
                 "group could be reserved. Raise max_bytes or lower max_group_bytes."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def one_group_fits_one_string(self) -> Self:
+        to_redis = self.max_group_bytes if self.payload.home == "redis" else self.payload.spill_bytes
+        if to_redis > MOST_IN_REDIS:
+            name = "max_group_bytes" if self.payload.home == "redis" else "payload.spill_bytes"
+            raise ValueError(
+                f"buffer.{name} = {to_redis} is more than the {MOST_IN_REDIS} bytes that Redis takes as one string. "
+                "Lower it; groups that are larger go to buffer.payload.home = file:///path or another URL."
             )
         return self
 

@@ -106,13 +106,13 @@ class TrainerSide(Attached):
             CorruptPayload: the payload is missing, foreign or damaged: give it back with reason corrupt_payload.
             UnknownSchema: it was written by another major version.
         """
-        return self._group_of(entry, self._payloads.get(entry.key))
+        return self._group_of(entry, self._payloads.get(entry.key, entry.num_bytes))
 
     def fetch_each(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Group | CorruptPayload | UnknownSchema]]:
         """The group of each entry, or why there is none, in their order. Asked for together, a bounded number of bytes
         at a time: one round trip for many small groups."""
         for part in _in_parts(entries):
-            blobs = self._payloads.get_each([entry.key for entry in part])
+            blobs = self._payloads.get_each({entry.key: entry.num_bytes for entry in part})
             for entry in part:
                 try:
                     group: Group | CorruptPayload | UnknownSchema = self._group_of(entry, blobs.pop(entry.key))

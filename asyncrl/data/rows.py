@@ -116,7 +116,7 @@ def _decoded_call(call: dict[str, Json], i: int) -> Json:
     if isinstance(function, dict) and isinstance(function.get("arguments"), str):
         try:
             return {**call, "function": {**function, "arguments": json.loads(str(function["arguments"]))}}
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RowRefused("bad_messages", f"the arguments of a tool call in message {i} are not JSON") from None
     return call
 
@@ -164,7 +164,7 @@ def _tools(tools: Json) -> tuple[Mapping[str, Json], ...]:
     if isinstance(tools, str):
         try:
             tools = json.loads(tools) if tools.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RowRefused("bad_tools", "tools is text but not JSON") from None
     if tools is None:
         return ()

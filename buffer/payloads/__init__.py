@@ -1,7 +1,7 @@
 """Where the bytes of groups live: Redis or memory for the small ones, a directory or object store for the large
 ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from buffer.config import PayloadConfig
@@ -13,8 +13,11 @@ class PayloadHome(Protocol):
     tests/contract/test_payloads.py."""
 
     def put(self, key: str, blob: bytes) -> None: ...
-    def get(self, key: str) -> bytes | None: ...
-    def get_each(self, keys: Sequence[str]) -> Mapping[str, bytes | None]: ...
+    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
+        """num_bytes: what it should have; one byte more of a longer one is enough to tell."""
+        ...
+
+    def get_each(self, sizes: Mapping[str, int]) -> Mapping[str, bytes | None]: ...
     def delete(self, keys: Iterable[str]) -> None: ...
 
     def strays(self, run: str, idle_s: float) -> list[str]:
@@ -37,15 +40,23 @@ class Payloads:
     def put(self, key: str, blob: bytes) -> None:
         self._home(key).put(key, blob)
 
-    def get(self, key: str) -> bytes | None:
-        """The bytes under `key`; None if there are none."""
-        return self._home(key).get(key)
+    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
+        """The bytes under `key`; None if there are none.
 
-    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
-        """The bytes under each of the keys, asked for together where the home can; the caller bounds how many."""
+        Args:
+            num_bytes: what the index says. Of a longer one no more than a byte beyond need be read.
+        """
+        return self._home(key).get(key, num_bytes)
+
+    def get_each(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
+        """The same of many, asked for together where the home can; the caller bounds how many.
+
+        Args:
+            sizes: key -> what the index says.
+        """
         found: dict[str, bytes | None] = {}
         for home in (self._near, self._far):
-            mine = [key for key in keys if home is not None and self._home(key) is home]
+            mine = {key: size for key, size in sizes.items() if home is not None and self._home(key) is home}
             if home is not None and mine:
                 found.update(home.get_each(mine))
         return found

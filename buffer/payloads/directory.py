@@ -3,7 +3,7 @@
 import errno
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from threading import Lock
@@ -52,16 +52,17 @@ class DirectoryPayloads:
         except OSError as error:
             raise self._refused(f"did not take the {len(blob)} bytes of payload {key}", error) from error
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
         try:
-            return bytes(self._files.cat_file(self._path(key)))
+            end = None if num_bytes is None else num_bytes + 1
+            return bytes(self._files.cat_file(self._path(key), end=end))
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._refused(f"did not give the payload {key}", error) from error
 
-    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
-        return {key: self.get(key) for key in keys}
+    def get_each(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
+        return {key: self.get(key, size) for key, size in sizes.items()}
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:

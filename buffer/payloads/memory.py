@@ -1,7 +1,7 @@
 """Payloads in the memory of this process, for the memory store."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from threading import Lock
 
 from buffer.keys import owns, parse_payload_key
@@ -18,12 +18,12 @@ class MemoryPayloads:
         with self._lock:
             self._blobs.setdefault(key, (time.monotonic(), blob))
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
         with self._lock:
             return self._blobs[key][1] if key in self._blobs else None
 
-    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
-        return {key: self.get(key) for key in keys}
+    def get_each(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
+        return {key: self.get(key, size) for key, size in sizes.items()}
 
     def delete(self, keys: Iterable[str]) -> None:
         with self._lock:

@@ -31,11 +31,11 @@ class RedisPayloads:
     def put(self, key: str, blob: bytes) -> None:
         self._blobs.set_blob(key, blob)
 
-    def get(self, key: str) -> bytes | None:
+    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
         return self._blobs.get_blob(key)
 
-    def get_each(self, keys: Sequence[str]) -> dict[str, bytes | None]:
-        return self._blobs.get_blobs(keys)
+    def get_each(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
+        return self._blobs.get_blobs([*sizes])
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)

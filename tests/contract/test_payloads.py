@@ -166,5 +166,14 @@ def test_a_damaged_file_is_no_group(tmp_path: Path, damage: str) -> None:
     (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
     blob = path.read_bytes()
     path.write_bytes(blob[:-8] if damage == "cut" else blob[:-8] + bytes(byte ^ 1 for byte in blob[-8:]))
-    with pytest.raises(CorruptPayload, match="xxh3"):
+    with pytest.raises(CorruptPayload, match="its index says"):
         buffer.fetch(batch.entries[0])
+
+
+def test_of_a_file_longer_than_its_index_says_no_more_is_read_than_shows_it(tmp_path: Path) -> None:
+    payloads = Payloads(MemoryPayloads(), PayloadConfig(home=f"file://{tmp_path}", spill_bytes=0))
+    long = key(1, spilled=True)
+    payloads.put(long, b"x" * 1000)
+    assert payloads.get(long, 10) == b"x" * 11
+    assert payloads.get_each({long: 10}) == {long: b"x" * 11}
+    assert payloads.get(long, 1000) == payloads.get(long) == b"x" * 1000

@@ -29,6 +29,13 @@ def test_one_group_fits_the_budget() -> None:
         BufferConfig(max_bytes=10, max_group_bytes=11)
 
 
+def test_a_group_that_no_redis_takes_needs_another_home() -> None:
+    large = {"max_group_bytes": 1 << 30}
+    with pytest.raises(ValidationError, match=r"buffer.max_group_bytes = 1073741824 is more than .*payload.home"):
+        BufferConfig(**large)
+    assert BufferConfig(**large, payload=PayloadConfig(home="file:///shared", spill_bytes=0)).payload.spill_bytes == 0
+
+
 def test_the_home_of_payloads_is_redis_or_a_url() -> None:
     with pytest.raises(ValidationError, match="file:///path"):
         PayloadConfig(home="/shared/groups")
