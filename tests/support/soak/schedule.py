@@ -56,7 +56,9 @@ class Faults:
     def look(self, second: float) -> None:
         """Begin what is due and possible, and take those that go on one step further."""
         while self.planned and self.planned[0][0] <= second:
-            self._due.append(self.planned.pop(0)[1])
+            kind = self.planned.pop(0)[1]
+            if kind not in self._due:  # those that wait would all come at once
+                self._due.append(kind)
         # In order: what an earlier one waits for is not given to a later one.
         held = {name for going in self._going for name in going.fault.holds}
         shared = {name for going in self._going for name in going.fault.shares}

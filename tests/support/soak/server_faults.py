@@ -24,14 +24,20 @@ def freeze_redis(scene: Scene) -> Steps:
 
 
 def lose_lease(scene: Scene) -> Steps:
-    """The machine of the server loses power: the last batches are forgotten, since nothing had been synced since."""
-    durable = append_only.mark(scene.cluster.server.directory)
-    yield Condition("a batch is trained, to be forgotten", more(scene.cluster.journal, "trained"))
+    """The machine of the server loses power: nothing had been synced since the last batches were ready."""
+    cluster = scene.cluster
+    yield Condition("a trainer works", lambda: cluster.recovered(cluster.members.get(MAIN)))
+    trainer, enough = cluster.members[MAIN], 2 * cluster.settings.groups_per_step
+    trainer.signal(signal.SIGSTOP)  # so that batches pile up
+    yield Condition("two batches are ready", lambda: scene.buffer.counts()["ready"] >= enough)
+    durable, trained = append_only.mark(cluster.server.directory), more(cluster.journal, "trained", by=2)
+    trainer.signal(signal.SIGCONT)
+    yield Condition("they are trained, to be forgotten", trained)
     yield from _lose(scene, durable)
 
 
 def lose_commit(scene: Scene) -> Steps:
-    """As before, with a commit and more than a version."""
+    """The machine of the server loses power, and forgets a commit and more than a version."""
     durable, journal = append_only.mark(scene.cluster.server.directory), scene.cluster.journal
     committed, trained = more(journal, "committed"), more(journal, "trained", by=4)
     yield Condition("something is trained and committed, to be forgotten", lambda: committed() and trained())

@@ -141,9 +141,8 @@ class Verdict:
             fate = prompt(self._settings, letter.ordinal).fate
             if letter.reason == "too_large" and fate != "too_large":
                 wrong.append(f"ordinal {letter.ordinal} is dead as too large, it is not")
-        poison = [o for o in range(self._audit.identity["next_ordinal"]) if prompt(self._settings, o).fate == "poison"]
-        letters = {letter.ordinal for letter in self._letters}
-        wrong += [f"ordinal {o} kills trainers and is not dead" for o in poison if o not in letters]
+        poison = [o for o in self.trained if prompt(self._settings, o).fate == "poison"]
+        wrong += [f"ordinal {o} kills trainers and was trained" for o in poison]
         return wrong
 
     def _dead(self) -> list[str]:
