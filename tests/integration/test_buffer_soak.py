@@ -3,7 +3,7 @@
 from tests.support.soak.faults import FAULTS
 from tests.support.soak.soak import soak
 
-SEED, SECONDS = 0, 15.0
+SEED, SECONDS = 0, 10.0
 
 
 def test_every_ordinal_ends_once_whatever_is_killed_frozen_lost_or_damaged() -> None:
