@@ -97,8 +97,9 @@ def take_over_alive(scene: Scene) -> Steps:
 
 def _take_over(scene: Scene, *, frozen: bool) -> Steps:
     cluster = scene.cluster
-    yield Condition("a trainer works", lambda: cluster.recovered(cluster.members.get(MAIN)))
     yield scene.rng.uniform(0.0, 0.3)
+    # One that is replaced before it has opened its branch would open it later, and rightly fence the other.
+    yield Condition("a trainer works", lambda: cluster.recovered(cluster.members.get(MAIN)))
     old, new = cluster.replace_trainer()
     if frozen:
         old.signal(signal.SIGSTOP)
