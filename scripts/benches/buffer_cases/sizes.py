@@ -73,7 +73,7 @@ def _status_kb(name: str) -> int:
 def through_buffer(gate: Gate, url: str, home: str, size_mb: int, repeats: int) -> None:
     """Role: put, lease, fetch, commit, again and again."""
     payload = PayloadConfig(home=home, spill_bytes=1)
-    config = BufferConfig(max_bytes=16 << 30, max_group_bytes=1 << 30, payload=payload)
+    config = BufferConfig(max_bytes=16 << 30, max_group_bytes=512 << 20, payload=payload)
     buffer, trajectories, meter = ours.connect(url, config), large_group(size_mb * MB), Meter(url)
     trainer = ours.Trainer(buffer, groups_per_step=1, groups_per_version=1)
     with gate.timed():
