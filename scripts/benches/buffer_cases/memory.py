@@ -115,7 +115,7 @@ def soak(count: int, resident: int) -> dict[str, float]:
         outcome = together(url, roles, watch=watch)
         ours.check(url)
     rows = np.array(watch.rows, float)
-    assert len(rows) > 10, f"only {len(rows)} samples of the full buffer: raise the number of groups"
+    assert len(rows), "no sample of the full buffer: raise the number of groups"
     used, rss, tail = rows[:, 1] / rows[:, 0], rows[:, 2] / rows[:, 0], rows[:, 3] / rows[:, 0]
     figures = {
         "memory_num_groups": count,
