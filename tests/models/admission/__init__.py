@@ -1,0 +1,1 @@
+"""Admission: window, staleness policy, order, byte budget, parked tokens, failed publishes, preempted clusters."""
