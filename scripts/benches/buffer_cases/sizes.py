@@ -2,7 +2,8 @@
 
 Put: encode, hash, payload, transition. Fetch: read, hash, decode. Beside them plain SET and GET of the same bytes by
 redis-py, and writing and reading a file. CPU is the process's and the server's. Memory is the highest resident set of
-the process during the call, over that before it, per byte of the payload: the kernel's high-water mark, set back first.
+the process during the call, less that before it, per byte of the payload: the kernel's high-water mark, set back first.
+The group itself, or what was read, counts for nothing on the one side and for 1 on the other.
 Each contender has a process of its own.
 """
 
@@ -116,7 +117,7 @@ def plain_file(gate: Gate, url: str, directory: str, size_mb: int, repeats: int)
 
 
 def compare(sizes_mb: tuple[int, ...], repeats: int) -> dict[str, float]:
-    """Medians over the repetitions, by home and size; the first of each warms up."""
+    """By home and size: the median CPU of the repetitions after one that warms up, and the most memory of any."""
     figures: dict[str, float] = {}
     for size in sizes_mb:
         with TemporaryDirectory(prefix="asyncrl-bench-", dir=".") as scratch:
@@ -131,7 +132,8 @@ def compare(sizes_mb: tuple[int, ...], repeats: int) -> dict[str, float]:
                 with fresh_server() as url:
                     costs = together(url, [(role, arguments)]).found[0]["costs"]
                 for what, found in costs.items():
-                    ms, memory = (statistics.median(column) for column in zip(*found[1:], strict=True))
+                    ms = statistics.median(ms for ms, _ in found[1:])
+                    memory = max(memory for _, memory in found)  # later ones may find what the first has left
                     figures[f"size_{size}mb_{name}_{what}_ms_per_mb"] = round(ms, 3)
                     figures[f"size_{size}mb_{name}_{what}_memory"] = round(memory, 2)
                     print(
