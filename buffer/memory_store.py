@@ -97,7 +97,10 @@ class MemoryStore:
         oldest_allowed: int,
         wait_ms: int,
         limits: Limits,
+        after: tuple[str, float] | None = None,
     ) -> Batch:
+        if after is not None:
+            self.wait_for_hint(after[0], None, after[1], 1)
         with self._transition() as books:
             now = self._clock()
             batch = batches.lease(books, now, branch, nonce, number, step, count, oldest_allowed, wait_ms, limits)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from buffer.answers import DeadLetter, Entry
 from buffer.attached import Attached
 from buffer.books import DEAD, LEASED, READY
+from buffer.entries import entry_of
 from buffer.status import Status, status_of
 from buffer.store import Taken
-from buffer.trainer_side import entry_of
 
 WITH_PAYLOAD = (READY, LEASED, DEAD)
 """States in which a group has a payload."""

@@ -33,6 +33,15 @@ class Server(Blobs, Protocol):
     """What the ledger needs of a server; `redis_store.RedisServer` is one."""
 
     def run_script(self, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]) -> Any: ...
+    def run_script_after(
+        self,
+        key: str,
+        after: str,
+        deadline_s: float,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+    ) -> Any: ...
     def write_and_run(
         self, key: str, blob: bytes, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]
     ) -> Any: ...
@@ -122,12 +131,14 @@ class RedisStore:
         oldest_allowed: int,
         wait_ms: int,
         limits: Limits,
+        after: tuple[str, float] | None = None,
     ) -> Batch:
         return batch_of(
             self._run(
                 "lease",
                 *(branch, nonce, number, step, count, oldest_allowed, wait_ms),
                 *(limits.order, limits.on_stale, limits.max_stale, limits.max_bytes, limits.max_group_bytes),
+                after=after,
             )
         )
 
@@ -228,19 +239,34 @@ class RedisStore:
         if self._owns_server:
             self._server.close()
 
-    def _run(self, name: str, *arguments: str | bytes | int, payload: tuple[str, bytes] | None = None) -> Any:
+    def _run(
+        self,
+        name: str,
+        *arguments: str | bytes | int,
+        payload: tuple[str, bytes] | None = None,
+        after: tuple[str, float] | None = None,
+    ) -> Any:
         if not self._checked:
             # A key of another type would stop a script half-way, and nothing is rolled back.
             self._call("types")
             self._checked = True
-        return self._call(name, *arguments, payload=payload)
+        return self._call(name, *arguments, payload=payload, after=after)
 
-    def _call(self, name: str, *arguments: str | bytes | int, payload: tuple[str, bytes] | None = None) -> Any:
+    def _call(
+        self,
+        name: str,
+        *arguments: str | bytes | int,
+        payload: tuple[str, bytes] | None = None,
+        after: tuple[str, float] | None = None,
+    ) -> Any:
         one, keys = self._scripts.get(name) or self._prepare(name)
         # "" lets the script ask the server's clock.
         now: str | int = "" if self._clock is None else self._clock()
         if payload is not None:
             return self._server.write_and_run(*payload, one, keys, (now, *arguments))
+        if after is not None:
+            hints = ledger_key(self.run, "hints")
+            return self._server.run_script_after(hints, *after, one, keys, (now, *arguments))
         return self._server.run_script(one, keys, (now, *arguments))
 
     def _prepare(self, name: str) -> tuple[Script, list[str]]:

@@ -1,5 +1,6 @@
 """The trainer's side of the replay buffer, used by rank 0: recover -> lease ... -> advance ... -> ledger -> commit."""
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
@@ -9,13 +10,12 @@ from buffer.attached import Attached
 from buffer.batches import fence
 from buffer.books import Spent
 from buffer.config import BufferConfig, StalenessConfig
+from buffer.entries import entry_of, in_parts, left_of
 from buffer.errors import BudgetTooSmall, CorruptPayload, UnknownSchema
 from buffer.lineage import Ledger, ledger_of
 from buffer.payloads import Payloads
-from buffer.store import Batch, Done, Left, Store, Taken
+from buffer.store import Batch, Done, Store
 from buffer.trajectory import Group
-
-_FETCH_BYTES = 4 << 20
 
 
 class TrainerSide(Attached):
@@ -65,26 +65,39 @@ class TrainerSide(Attached):
         self._drop_evaluation(done.evaluation, "", done.branch)
         return done.branch
 
-    def lease(self, branch: int, number: int, step: int, count: int) -> Leased | NotReady:
+    def lease(
+        self,
+        branch: int,
+        number: int,
+        step: int,
+        count: int,
+        *,
+        after: NotReady | None = None,
+        wait_s: float = 0.0,
+    ) -> Leased | NotReady:
         """The batch of a step: `count` groups, or none. The same (branch, step) again answers the same groups.
 
         Groups past the limit leave here, whether or not there is a batch, and are reported in `left`.
         Args:
             number: the trainer's own version; a ledger behind it advances first.
+            after, wait_s: the refusal before this one: block until something has changed since, or for so long, and
+                lease then. The wait for the last missing group and its lease are one round trip.
         Raises:
             Fenced, Behind: see `buffer.errors`.
         """
         limit = self._known_limit()
         wait_ms = round(self._staleness.wait_deadline_s * 1000) if self._staleness.policy == "wait" else 0
         left: list[LeftGroup] = []
+        hint = self._await_all_but_one(after, wait_s) if after is not None and wait_s > 0 else None
         while True:
             batch = self._store.lease(
                 *(branch, self._nonce(branch), number, step, count),
-                *(staleness.oldest_allowed(number, limit), wait_ms, self._limits),
+                *(staleness.oldest_allowed(number, limit), wait_ms, self._limits, hint),
             )
+            hint = None
             self._check(batch, branch, f"lease for step {step}")
             self._delete(batch.trash)
-            left += [_left(one, number) for one in batch.left]
+            left += [left_of(one, number) for one in batch.left]
             if batch.status != "ok":
                 return self._not_ready(batch, count, tuple(left))
             again = self._trained_before(batch, step)
@@ -111,7 +124,7 @@ class TrainerSide(Attached):
     def fetch_each(self, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Group | CorruptPayload | UnknownSchema]]:
         """The group of each entry, or why there is none, in their order. Asked for together, a bounded number of bytes
         at a time: one round trip for many small groups."""
-        for part in _in_parts(entries):
+        for part in in_parts(entries):
             blobs = self._payloads.get_each({entry.key: entry.num_bytes for entry in part})
             for entry in part:
                 try:
@@ -187,6 +200,16 @@ class TrainerSide(Attached):
                 self._spent = {o: self._spent[o] for o in self._steps if o in self._spent}
         self._delete(done.trash)
 
+    def _await_all_but_one(self, refusal: NotReady, wait_s: float) -> tuple[str, float] | None:
+        """What the lease itself is to wait for; None: it need not wait."""
+        last, missing = refusal.last_hint, refusal.num_missing
+        if missing == 1:
+            return last, wait_s
+        until = time.monotonic() + wait_s
+        last, changed = self._store.wait_for_hint(last, None, wait_s, missing - 1)
+        left_s = until - time.monotonic()
+        return (last, left_s) if changed and left_s > 0 else None
+
     def _nonce(self, branch: int) -> str:
         with self._lineage_lock:
             return self._nonces.get(branch, "")
@@ -236,49 +259,3 @@ class TrainerSide(Attached):
 
     def _drop_evaluation(self, label: str, opened: str, branch: int) -> None:
         """Overridden where evaluations are known."""
-
-
-def _in_parts(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Some entries at a time, together at most _FETCH_BYTES but for a single larger one."""
-    part: list[Entry] = []
-    num_bytes = 0
-    for entry in entries:
-        if part and num_bytes + entry.num_bytes > _FETCH_BYTES:
-            yield part
-            part, num_bytes = [], 0
-        part.append(entry)
-        num_bytes += entry.num_bytes
-    if part:
-        yield part
-
-
-def entry_of(taken: Taken, number: int, now_ms: int) -> Entry:
-    """What the buffer shows of a group, seen from the version `number`."""
-    card, index = taken.card, taken.card.index
-    return Entry(
-        ordinal=taken.ordinal,
-        attempt=card.attempt,
-        key=card.key,
-        num_bytes=index.num_bytes,
-        xxh3=index.xxh3,
-        lag=staleness.lag(number, taken.effective),
-        tokens=index.tokens,
-        sampled=index.sampled,
-        rewards=index.rewards,
-        data_source=index.data_source,
-        age_s=max(0, now_ms - card.since_ms) / 1000,
-    )
-
-
-def _left(left: Left, number: int) -> LeftGroup:
-    index = left.index
-    return LeftGroup(
-        ordinal=left.ordinal,
-        attempt=left.attempt,
-        reason="stale",
-        outcome=left.outcome,
-        lag=staleness.lag(number, left.effective),
-        tokens=index.tokens,
-        sampled=index.sampled,
-        data_source=index.data_source,
-    )

@@ -63,10 +63,11 @@ class Intake:
     def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
         self._parts, self._lineage, self._stop = parts, lineage, stop
         self._buffer, self._ranks = parts.buffer, parts.collective
-        self._hints = parts.buffer.hints() if parts.collective.rank == 0 else None
         self._sweeper = Sweeper(parts.buffer)
         self._left: list[LeftGroup] = []
         self._not_ready: NotReady | None = None
+        self._early: Leased | NotReady | None = None
+        """The answer to the lease that the last wait ended with."""
         self._no_answer_before_s = 0.0
 
     async def next(self, *, can_free_bytes: bool) -> StepGroups | NoGroups:
@@ -95,7 +96,6 @@ class Intake:
 
     async def _lease(self, start_s: float, can_free_bytes: bool) -> Decision:
         """Rank 0's decision: the plan of a batch, or why there is none."""
-        assert self._hints is not None
         name = FRESH
         while True:
             left_s = self._parts.config.trainer.lease_wait_s - (time.monotonic() - start_s)
@@ -117,10 +117,11 @@ class Intake:
 
     def _attempt(self, can_free_bytes: bool, *, waits_for_stale: bool) -> Decision | None:
         if self._stop.is_set() or self._buffer.stopped():
+            if isinstance(self._early, Leased):  # so that it is not held against them that their trainer went
+                self._buffer.give_back(self._lineage.branch, [entry.ordinal for entry in self._early.entries])
+            self._early = None
             return {"do": "stop"}
-        lineage = self._lineage
-        count = self._parts.config.schedule.groups_per_step
-        answer = self._buffer.lease(lineage.branch, lineage.number, lineage.step + 1, count)
+        answer, self._early = self._early or self._lease_once(), None
         self._left += answer.left
         if isinstance(answer, Leased):
             return self._plan(answer)
@@ -140,10 +141,14 @@ class Intake:
         return True
 
     def _wake(self, deadline_s: float) -> bool:
-        """Block until a lease may have another answer: not at each of the groups that it lacks."""
-        assert self._hints is not None
-        num_ready = 1 if self._not_ready is None else self._not_ready.num_missing
-        return self._hints.wait(deadline_s, num_ready=num_ready)
+        """Block until a lease may have another answer, not at each of the groups that it lacks, and take it along."""
+        self._early = self._lease_once(self._not_ready, deadline_s)
+        return True
+
+    def _lease_once(self, after: NotReady | None = None, wait_s: float = 0.0) -> Leased | NotReady:
+        lineage, count = self._lineage, self._parts.config.schedule.groups_per_step
+        step = lineage.step + 1
+        return self._buffer.lease(lineage.branch, lineage.number, step, count, after=after, wait_s=wait_s)
 
     def _why(self) -> str:
         answer = self._not_ready

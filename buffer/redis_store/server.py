@@ -81,6 +81,32 @@ class RedisServer:
         rest = (len(keys), *keys, *arguments)
         return self._retry(lambda nodes: self._evaluate(nodes, script, rest))
 
+    def run_script_after(
+        self,
+        key: str,
+        after: str,
+        deadline_s: float,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[str | bytes | int],
+    ) -> Any:
+        """The same, when the stream `key` has an entry after `after`, or after `deadline_s` (at most one slice). Both
+        travel together: the server goes on from the one to the other by itself."""
+        block_ms = max(1, round(min(deadline_s, self._slice_s) * 1000))
+        rest = (len(keys), *keys, *arguments)
+        commands: list[Command] = [
+            ("XREAD", "BLOCK", block_ms, "COUNT", 1, "STREAMS", key, after),
+            ("EVALSHA", script.sha, *rest),
+        ]
+
+        def run(nodes: Nodes) -> Any:
+            try:
+                return nodes.at(key).ask_all(commands)[-1]
+            except redis.exceptions.NoScriptError:
+                return self._evaluate(nodes, script, rest)
+
+        return self._retry(run)
+
     def write_and_run(
         self,
         key: str,

@@ -1,6 +1,7 @@
 """Both stores: what a worker parks reaches the ordinal's next owner, and every sampled token is accounted for."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -335,3 +336,31 @@ def test_a_group_that_mask_would_train_on_is_never_doomed(make: Make) -> None:
     run.number = 6
     run.advance()
     assert run.buffer.renew(claim, run.version(4)).go_on
+
+
+def test_a_lease_may_block_until_its_last_group_is_in(make: Make) -> None:
+    run = make().recover(limit=1, per_version=2)
+    worker, claims = run.attach(), run.claims()
+    refused = run.try_lease()
+    assert isinstance(refused, NotReady)
+    assert refused.num_missing == 2
+
+    def put_two() -> None:
+        for claim in claims[:2]:
+            worker.put(claim, group_for(claim, run.version()))
+
+    with ThreadPoolExecutor(1) as threads:
+        putting = threads.submit(put_two)
+        leased = run.buffer.lease(run.branch, run.number, 1, 2, after=refused, wait_s=20)
+        putting.result()
+    assert isinstance(leased, Leased)
+    assert [entry.ordinal for entry in leased.entries] == [0, 1]
+
+
+def test_a_lease_that_blocks_in_vain_says_what_is_missing(make: Make) -> None:
+    run = make().recover(limit=1, per_version=2)
+    refused = run.try_lease()
+    assert isinstance(refused, NotReady)
+    again = run.buffer.lease(run.branch, run.number, 1, 2, after=refused, wait_s=0.05)
+    assert isinstance(again, NotReady)
+    assert again.num_missing == 2

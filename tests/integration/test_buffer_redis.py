@@ -138,8 +138,8 @@ def test_a_foreign_value_under_a_key_of_the_ledger_stops_whoever_comes_and_chang
         key = ledger_key(run.name, name)
         kept = server.client().dump(key)
         server.client().set(key, "hello")
+        late = run.attach()
         with pytest.raises(BufferError, match=f"{name} does not hold what asyncrl keeps there"):
-            late = run.attach()
             late.reserve("w") if name == "taken" else late.put(claim, group_for(claim, run.version()))
         server.client().delete(key)
         if kept is not None:
@@ -333,7 +333,7 @@ def test_an_index_that_nobody_can_read_is_named_and_its_group_made_again(run: Bu
     with pytest.raises(CorruptPayload):
         run.buffer.fetch(entries[0])
     run.buffer.give_back(run.branch, [entries[0].ordinal], "corrupt_payload")
+    claim = run.claim()
     with pytest.raises(BufferError):
-        claim = run.claim()
         store._run("put", claim.ordinal, claim.token, key, 10, b"\xc1", bad, 0, "resubmit", 8)
     assert store.books().cards[claim.ordinal].state == "in_flight"

@@ -20,17 +20,15 @@ def test_the_end_of_the_wait_names_what_the_producers_failed_of(model_dir, tmp_p
     )
     buffer = make_buffer(config)
     run = start_trainer(config, buffer)
-    hints = run.parts.buffer.hints()
-    wait = hints.wait
+    lease = run.parts.buffer.lease
 
-    def fail_all(deadline_s, **settings):
+    def fail_all(*where, after, wait_s):
         # Stands for workers: each group that the trainer's window admits fails at once.
         while isinstance(claim := buffer.reserve("worker-3"), Claim) and claim.ordinal < 8:
             buffer.fail(claim, "environment_failed", "ModuleNotFoundError: No module named 'sandbox'")
-        return wait(min(deadline_s, 0.05), **settings)
+        return lease(*where, after=after, wait_s=min(wait_s, 0.05))
 
-    hints.wait = fail_all
-    run.parts.buffer.hints = lambda: hints
+    run.parts.buffer.lease = fail_all
     with pytest.raises(WaitTimeout) as late:
         run.go()
     assert late.value.exit_code != 0

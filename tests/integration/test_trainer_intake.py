@@ -40,17 +40,17 @@ def test_a_batch_waits_by_name_for_a_last_chance_group_in_flight(model_dir, tmp_
     for claim in others:
         buffer.put(claim, group(model_dir, claim, pack(1, 1)))
 
-    reasons, hints = [], intake._hints
-    wait = hints.wait
+    reasons, lease = [], intake._buffer.lease
 
-    def wait_and_finish(deadline_s, **wanted):
+    def wait_and_finish(*where, after, wait_s):
         # Whoever waits here has said what for; then the straggler comes in.
-        reasons.append([(active.name, active.why) for active in waits.active()])
-        if any(name == STALE for name, _ in reasons[-1]):
-            buffer.put(held, group(model_dir, held, pack(1, 0)))
-        return wait(deadline_s, **wanted)
+        if after is not None:
+            reasons.append([(active.name, active.why) for active in waits.active()])
+            if any(name == STALE for name, _ in reasons[-1]):
+                buffer.put(held, group(model_dir, held, pack(1, 0)))
+        return lease(*where, after=after, wait_s=wait_s)
 
-    monkeypatch.setattr(hints, "wait", wait_and_finish)
+    monkeypatch.setattr(intake._buffer, "lease", wait_and_finish)
     answer = asyncio.run(intake.next(can_free_bytes=False))
     assert isinstance(answer, StepGroups)
     assert [entry.ordinal for entry in answer.entries] == [held.ordinal, others[0].ordinal]
@@ -69,15 +69,15 @@ def test_a_batch_that_is_simply_not_full_counts_no_second_as_waiting_for_straggl
     first, slow = [buffer.reserve("worker-7") for _ in range(2)]
     buffer.renew(slow, pack(1, 1))
     buffer.put(first, group(model_dir, first, pack(1, 1)))
-    names, hints, before_s = [], intake._hints, dict(waits.seconds())
-    wait = hints.wait
+    names, lease, before_s = [], intake._buffer.lease, dict(waits.seconds())
 
-    def wait_and_finish(deadline_s, **wanted):
-        names.extend(active.name for active in waits.active())
-        buffer.put(slow, group(model_dir, slow, pack(1, 1)))
-        return wait(deadline_s, **wanted)
+    def wait_and_finish(*where, after, wait_s):
+        if after is not None:
+            names.extend(active.name for active in waits.active())
+            buffer.put(slow, group(model_dir, slow, pack(1, 1)))
+        return lease(*where, after=after, wait_s=wait_s)
 
-    monkeypatch.setattr(hints, "wait", wait_and_finish)
+    monkeypatch.setattr(intake._buffer, "lease", wait_and_finish)
     answer = asyncio.run(intake.next(can_free_bytes=False))
     assert [entry.lag for entry in answer.entries] == [0, 0]
     assert FRESH in names

@@ -70,6 +70,7 @@ class TwinStore:
         oldest_allowed: int,
         wait_ms: int,
         limits: Limits,
+        after: tuple[str, float] | None = None,
     ) -> Batch:
         return self._both(
             lambda store: store.lease(branch, nonce, number, step, count, oldest_allowed, wait_ms, limits)

@@ -65,19 +65,19 @@ class Trainer:
         self._limit, self._per_version = limit, groups_per_version
         self.branch = buffer.recover("bench", None, number=0, limit=limit, groups_per_version=groups_per_version)
         self.number, self.num_leases = 0, 0
-        self._hints, self._swept_s, self._trained = buffer.hints("ready"), time.monotonic(), []
+        self._swept_s, self._trained = time.monotonic(), []
 
     _trained: list[int]
 
     def wait_for_batch(self, deadline_s: float = 120.0) -> Leased:
         """The batch of the next step, waited for as the trainer does. Fetching is the caller's."""
         until = time.monotonic() + deadline_s
-        while not isinstance(batch := self._lease(), Leased):
+        batch = self._lease(None)
+        while not isinstance(batch, Leased):
             if time.monotonic() > until:
                 raise RuntimeError(f"no batch in {deadline_s} s: {batch.detail}")
-            assert isinstance(batch, NotReady)
             self.sweep_if_due()
-            self._hints.wait(WAIT_S, num_ready=batch.num_missing)
+            batch = self._lease(batch)
         self._trained += [entry.ordinal for entry in batch.entries]
         return batch
 
@@ -86,9 +86,10 @@ class Trainer:
         self.number += 1
         self.buffer.advance(self.branch, self.number, limit=self._limit, groups_per_version=self._per_version)
 
-    def _lease(self) -> Leased | NotReady:
+    def _lease(self, refusal: NotReady | None) -> Leased | NotReady:
         self.num_leases += 1
-        return self.buffer.lease(self.branch, self.number, self.number + 1, self.count)
+        step = self.number + 1
+        return self.buffer.lease(self.branch, self.number, step, self.count, after=refusal, wait_s=WAIT_S)
 
     def sweep_if_due(self) -> None:
         """As the trainer's sweeper does."""
