@@ -42,6 +42,7 @@ def entry_of(taken: Taken, number: int, now_ms: int) -> Entry:
 
 
 def left_of(left: Left, number: int) -> LeftGroup:
+    """What the trainer is told of a group that left at a lease, seen from the version `number`."""
     index = left.index
     return LeftGroup(
         ordinal=left.ordinal,

@@ -51,9 +51,10 @@ class StepGroups:
 
 @dataclass(frozen=True)
 class NoGroups:
-    """Why there are none now. `answer_needs`: a server asks for an anchor; `timeout`: `late` says for what."""
+    """Why there are none now. `answer_needs`: a server asks for an anchor; `publish`: head is behind what is trained,
+    and groups in flight may be waiting for it; `timeout`: `late` says for what."""
 
-    reason: Literal["save", "stop", "answer_needs", "timeout"]
+    reason: Literal["save", "stop", "answer_needs", "publish", "timeout"]
     late: WaitTimeout | None = None
 
 
@@ -69,6 +70,7 @@ class Intake:
         self._early: Leased | NotReady | None = None
         """The answer to the lease that the last wait ended with."""
         self._no_answer_before_s = 0.0
+        self._no_publish_before_s = 0.0
 
     async def next(self, *, can_free_bytes: bool) -> StepGroups | NoGroups:
         """The groups of the step after the one that is finished.
@@ -130,6 +132,8 @@ class Intake:
             return {"do": "save"}
         if self._answers_needs():
             return {"do": "answer_needs"}
+        if self._head_is_behind():
+            return {"do": "publish"}
         self._sweeper.sweep()
         return {"do": "rename"} if bool(answer.waiting_for) != waits_for_stale else None
 
@@ -139,6 +143,17 @@ class Intake:
             return False
         self._no_answer_before_s = time.monotonic() + ANSWER_EVERY_S
         return True
+
+    def _head_is_behind(self) -> bool:
+        """Whether the last publish failed, and the last try is not just a moment ago.
+
+        Head within the limit of the trainer is not enough: claims of the version after this one start on this one only,
+        and the batch may need one of them since a group of it was filtered.
+        """
+        if time.monotonic() < self._no_publish_before_s:
+            return False
+        self._no_publish_before_s = time.monotonic() + ANSWER_EVERY_S
+        return self._parts.publisher.head() != self._lineage.version
 
     def _wake(self, deadline_s: float) -> bool:
         """Block until a lease may have another answer, not at each of the groups that it lacks, and take it along."""

@@ -189,6 +189,12 @@ class _Run:
         if answer.reason == "answer_needs":
             await self.publishing.answer_needs()
             return False
+        if answer.reason == "publish":
+            if self.steps_since_version:
+                await self.next_version()  # a short one: what the last number names is no longer at hand
+            else:
+                await self.publishing.publish()
+            return False
         await self.saver.save()
         if answer.late is not None:
             raise answer.late

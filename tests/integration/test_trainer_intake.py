@@ -24,6 +24,7 @@ def intake_of(model_dir, directory, stop=None, **settings):
     buffer = make_buffer(config)
     buffer.recover("nonce", None, number=0, limit=1, groups_per_version=2)
     run = start_trainer(config, buffer)
+    run.parts.publisher.head = lambda: pack(1, 1)
     lineage = Lineage(branch=1, number=1, step=1, forks={1: (0, 0)}, digests={pack(1, 0): 0, pack(1, 1): 0})
     return Intake(run.parts, lineage, stop or threading.Event()), buffer
 
