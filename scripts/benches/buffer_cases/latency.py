@@ -1,7 +1,7 @@
 """Put -> in the consumer's hands at a steady pace: an open loop, whose clock starts when a group was due.
 
 Ours: the claim was reserved and the Group made before it is due, as by a worker that played it; then put (encode, hash,
-payload, transition); the consumer waits on the hints for "ready", leases one group and fetches it. Raw Redis: joins and
+payload, transition); the consumer blocks in a lease of one group and fetches it. Raw Redis: joins and
 sends; the consumer blocks in BLMOVE and reads. Raw is measured before and after ours, on the same server settings.
 """
 

@@ -1,7 +1,7 @@
 """The buffer through its public API, as a rollout worker and rank 0 of a trainer call it.
 
 Producer: reserve, then a Group of the claim's ordinal over ready-made trajectories, then put (encode, hash, payload,
-transition). Consumer: every step a lease of 32 groups (on a refusal it waits on the hints, as the trainer does), a
+transition). Consumer: every step a lease of 32 groups (after a refusal one that blocks, as the trainer does), a
 fetch of all, advance; every ten steps ledger and commit; a sweep at most every five seconds.
 """
 
