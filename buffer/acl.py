@@ -69,7 +69,19 @@ _WORKER = ("register", "reserve", "renew", "put", "park", "filter", "release", "
 _HOST_PARTS = ("%R~", "+get +mget +hgetall +smembers")
 
 _TRAINER = _Role(
-    scripts=(*_WORKER, "advance", "audit", "commit", "drop", "evaluate", "give_back", "lease", "pause", "recover"),
+    scripts=(
+        *_WORKER,
+        "advance",
+        "audit",
+        "commit",
+        "drop",
+        "evaluate",
+        "give_back",
+        "lease",
+        "lineage",
+        "pause",
+        "recover",
+    ),
     payloads=f"{_PAYLOADS_READ} +set +unlink",
     log_scripts=WEIGHT_LOG,
     log_written=WEIGHT_LOG,

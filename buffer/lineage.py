@@ -5,11 +5,11 @@ listed by kind. The ledger of the newest checkpoint outranks Redis: `commit` and
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from buffer.books import CLOSED, CONSUMED, DEAD, HELD, Books, Spent
+from buffer.books import CLOSED, CONSUMED, DEAD, HELD, WAITING, Books, Card, Spent
 from buffer.json_safe import integer, shown
 
 SCHEMA = 1
@@ -122,6 +122,45 @@ def _wholes(values: Iterable[object]) -> tuple[int, ...]:
     return tuple(map(_whole, values))
 
 
+def asked_of(base: Ledger, trained: Iterable[int]) -> tuple[int, int, tuple[int, ...]]:
+    """What `outline` is to be told for `ledger_of` to find in it all that it looks for."""
+    named = {*trained, *(o for ordinals in base.closed.values() for o in ordinals)}
+    return base.watermark, len(named) + 1, tuple(sorted({*base.dead, *base.reopened}))
+
+
+def outline(books: Books, watermark: int, count: int, named: Iterable[int]) -> Books:
+    """The books without what is ready or in flight, which are many: all that a checkpoint asks.
+
+    Args:
+        watermark, count: of the open ordinals from the watermark on the smallest, so many more than are closed.
+        named: further ordinals that are shown if they are open.
+    """
+    count += sum(map(len, books.closed.values()))
+    start = max(watermark, books.watermark)
+    shown_open = {*sorted(o for o in books.open if o >= start)[:count], *(o for o in named if o in books.open)}
+    cards = {o: Card(WAITING) for o in shown_open}
+    cards |= {o: Card(DEAD) for o in books.dead} | {o: replace(books.cards[o]) for o in books.leased}
+    return Books(
+        branch=books.branch,
+        trained=books.trained,
+        nonce=books.nonce,
+        watermark=books.watermark,
+        next_ordinal=books.next_ordinal,
+        below=dict(books.below),
+        cards=cards,
+        open=shown_open,
+        leased=dict(books.leased),
+        dead=dict(books.dead),
+        closed={kind: set(ordinals) for kind, ordinals in books.closed.items()},
+        reasons=dict(books.reasons),
+        forks=dict(books.forks),
+        sampled=books.sampled,
+        fates=dict(books.fates),
+        masked=dict(books.masked),
+        evaluated=dict(books.evaluated),
+    )
+
+
 def ledger_of(
     books: Books,
     base: Ledger,
@@ -133,7 +172,7 @@ def ledger_of(
     """The ledger of a checkpoint at `number`.
 
     Args:
-        books: read under the trainer's branch.
+        books: read under the trainer's branch; the `outline` for `asked_of` of `base` and `trained` is enough.
         base: the lineage's ledger so far: of the last commit, or of the checkpoint it resumed from.
         trained: ordinals trained on since `base`, whatever Redis believes of them.
         masked: data source -> sampled tokens kept out of the loss since `base`.

@@ -11,7 +11,7 @@ from threading import Condition
 
 from buffer import batches, claims, closing, ledger
 from buffer.books import Books, Index, Spent
-from buffer.lineage import Ledger
+from buffer.lineage import Ledger, outline
 from buffer.store import RECORD_NUMBERS, Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
 
 _NUM_HINTS = 256
@@ -182,6 +182,11 @@ class MemoryStore:
     def books(self) -> Books:
         with self._transition() as books:
             return deepcopy(books)
+
+    def lineage(self, watermark: int, count: int, named: Sequence[int]) -> Books:
+        """See `buffer.lineage.outline`."""
+        with self._transition() as books:
+            return outline(books, watermark, count, named)
 
     def counts(self) -> dict[str, int]:
         with self._transition() as books:

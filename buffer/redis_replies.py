@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 
-from buffer.books import CLOSED, NO_INDEX, Books, Card, Index, Spent
+from buffer.books import CLOSED, DEAD, NO_INDEX, WAITING, Books, Card, Index, Spent
 from buffer.errors import BufferError
 from buffer.json_safe import integer, number, text
 from buffer.keys import AUDIT_KEYS
@@ -199,6 +199,29 @@ def books_of(reply: Reply) -> Books:
         setattr(books, name, run.get(name) == "1")
     for name in _NUMBERS:
         setattr(books, name, int(run.get(name, getattr(books, name))))
+    return books
+
+
+def outline_of(reply: Reply) -> Books:
+    """The answer of lineage.lua."""
+    found_run, shown_open, leased, raw, dead, consumed, filtered, discarded, reasons, forks, tokens = reply
+    run = {name.decode(): value.decode() for name, value in _tuples(found_run, 2)}
+    steps, died = _scores(leased), _scores(dead)
+    cards = {int(o): Card(WAITING) for o in shown_open} | {o: Card(DEAD) for o in died}
+    books = Books(
+        nonce=run.get("nonce", ""),
+        below={kind: int(run.get(f"below_{kind}", 0)) for kind in CLOSED},
+        cards=cards | {o: card_of(card) for o, card in zip(steps, raw, strict=True)},
+        open={int(o) for o in shown_open},
+        leased=steps,
+        dead=died,
+        closed=dict(zip(CLOSED, (set(_scores(flat)) for flat in (consumed, filtered, discarded)), strict=True)),
+        reasons={reason.decode(): int(count) for reason, count in _tuples(reasons, 2)},
+        forks={int(branch): _fork(at) for branch, at in _tuples(forks, 2)},
+    )
+    _read_tokens(books, {field.decode(): int(number) for field, number in _tuples(tokens, 2)})
+    for name in ("branch", "trained", "watermark", "next_ordinal"):
+        setattr(books, name, int(run.get(name, 0)))
     return books
 
 

@@ -17,6 +17,7 @@ from buffer.redis_replies import (
     granted_of,
     info_blob,
     ledger_blob,
+    outline_of,
     ranges_blob,
     record_of,
     spent_parts,
@@ -205,6 +206,10 @@ class RedisStore:
 
     def books(self) -> Books:
         return books_of(self._run("audit"))
+
+    def lineage(self, watermark: int, count: int, named: Sequence[int]) -> Books:
+        """See `buffer.lineage.outline`."""
+        return outline_of(self._run("lineage", watermark, count, *named))
 
     def counts(self) -> dict[str, int]:
         return dict(zip((*STATES, "next_ordinal"), self._run("counts"), strict=True))

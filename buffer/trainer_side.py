@@ -12,7 +12,7 @@ from buffer.books import Spent
 from buffer.config import BufferConfig, StalenessConfig
 from buffer.entries import entry_of, in_parts, left_of
 from buffer.errors import BudgetTooSmall, CorruptPayload, UnknownSchema
-from buffer.lineage import Ledger, ledger_of
+from buffer.lineage import Ledger, asked_of, ledger_of
 from buffer.payloads import Payloads
 from buffer.store import Batch, Done, Store
 from buffer.trajectory import Group
@@ -179,11 +179,13 @@ class TrainerSide(Attached):
         Raises:
             Fenced, Behind: see `buffer.errors`.
         """
-        books = self._store.books()
+        trained = tuple(trained)
+        with self._lineage_lock:
+            base, leased = self._lineage, dict(self._spent)
+        books = self._store.lineage(*asked_of(base, trained))
         status = fence(books, branch, self._nonce(branch))
         self._check(Done(status, books.branch, books.trained), branch, "ledger")
-        with self._lineage_lock:
-            return ledger_of(books, self._lineage, number, trained, masked or {}, self._spent)
+        return ledger_of(books, base, number, trained, masked or {}, leased)
 
     def commit(self, branch: int, ledger: Ledger) -> None:
         """After the checkpoint's rename: closes all that its ledger names. A repeat does nothing.

@@ -31,6 +31,7 @@ from buffer import (
     StalenessConfig,
     pack,
 )
+from buffer.lineage import ledger_of
 from buffer.memory_store import MemoryStore
 from buffer.partials import Partials
 from buffer.payloads import Payloads
@@ -222,7 +223,10 @@ class Histories(RuleBasedStateMachine):
         trainer = self.trainer
 
         def save(t: Trainer) -> None:
-            ledger = t.buffer.ledger(t.branch, t.number, t.since, {"arithmetic": len(t.since)})
+            masked = {"arithmetic": len(t.since)}
+            whole = ledger_of(self.store.books(), t.buffer._lineage, t.number, t.since, masked, t.buffer._spent)
+            ledger = t.buffer.ledger(t.branch, t.number, t.since, masked)
+            assert ledger == whole, "the outline of the books lacks something"
             ledger = Ledger.from_json(json.loads(json.dumps(ledger.to_json())))
             assert {o for o in t.history if not ledger.names(o)} == set()
             self.checkpoints.append(Checkpoint(t.branch, t.number, t.step, ledger, t.history))

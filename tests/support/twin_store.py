@@ -129,6 +129,9 @@ class TwinStore:
     def books(self) -> Books:
         return self._both(lambda store: store.books())
 
+    def lineage(self, watermark: int, count: int, named: Sequence[int]) -> Books:
+        return self._both(lambda store: store.lineage(watermark, count, named))
+
     def counts(self) -> dict[str, int]:
         return self._both(lambda store: store.counts())
 
