@@ -53,9 +53,9 @@ def test_a_branch_publishes_its_first_version_before_it_waits_for_groups(model_d
         order.append(("publish", version))
         return publish(version)
 
-    def leasing(*arguments):
+    def leasing(*arguments, **named):
         order.append(("lease", arguments[1]))
-        return lease(*arguments)
+        return lease(*arguments, **named)
 
     run.parts.publisher.publish, buffer.lease = publishing, leasing
     with rollout_for(run).running():  # it starts a group only on a version that the log has

@@ -21,6 +21,9 @@ class Command:
     """One `asyncrl` command as a process in a session of its own."""
 
     def __init__(self, arguments: Sequence[str], output: Path) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # The tests are a shell's background job, whose children do not hear Ctrl-C: this one is to hear it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._file = output.open("ab")
         self.output = output
         self.process = subprocess.Popen(
