@@ -104,6 +104,7 @@ def compare(count: int, rounds: int) -> dict[str, float]:
         every["ours"] += mine
         before = after
     figures = {"latency_over_raw_p50": round(statistics.median(ratios), 3)}
+    figures |= {"latency_over_raw_p50_low": round(min(ratios), 3), "latency_over_raw_p50_high": round(max(ratios), 3)}
     for name, seconds in every.items():
         for percent in (50, 99):
             figures[f"latency_{name}_p{percent}_ms"] = round(1e3 * float(np.percentile(seconds, percent)), 3)
