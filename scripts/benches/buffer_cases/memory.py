@@ -2,10 +2,12 @@
 
 Lengths are log-normal within a prompt and between prompts, cut at 16k tokens: groups of 30 KB to 1 MB, 150 KB on
 average. Each producer plays 64 at a time and puts whichever ends; one in fifty is given up and played again. The
-window keeps the resident set at its size. The clock of the
-figures starts when the set is full. RSS is what an out-of-memory killer counts; `used` is what the allocator was asked
-for. Both include what the server needs for itself: connections, Lua, and the tail of the append-only file that waits
-for the disk: up to two seconds of all that comes in, at full speed here. `_rss_without_tail` leaves that out.
+window, and a consumer that takes a batch only while the buffer is full, keep the resident set at its size, but for what
+a commit frees; the clock of the figures starts when it is full. RSS is what an out-of-memory killer counts; `used` is
+what the allocator was asked for. Both include what the server needs for itself: connections, Lua, and the tail of the
+append-only file that waits for the disk: up to two seconds of all that comes in, at full speed here.
+`_rss_without_tail` leaves that out. `_rss_over_most` is the largest RSS over the most that was ever accounted for: what
+a budget of bytes must be multiplied by.
 """
 
 import itertools
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from buffer import Claim, ReplayBuffer, Trajectory
+from buffer.hints import Hints
 from buffer.keys import ledger_key
 from scripts.benches.buffer_cases import ours
 from scripts.benches.buffer_cases.load import TRAJECTORIES, Arrays, group_of, trajectories_of
@@ -69,9 +72,10 @@ def consume(gate: Gate, url: str, count: int, resident: int) -> None:
     buffer = ours.connect(url)
     # One group per version and a limit of the resident set: the window is as wide, and no group is ever too old.
     trainer = ours.Trainer(buffer, limit=resident, groups_per_version=1)
+    hints = buffer.hints("ready")
     with gate.timed():
-        _await_full(buffer, resident)
         for step in range(1, count // ours.GROUPS_PER_STEP + 1):
+            _await_full(buffer, hints, resident)
             for entry in trainer.wait_for_batch().entries:
                 buffer.fetch(entry)
             trainer.finish_step()
@@ -81,10 +85,9 @@ def consume(gate: Gate, url: str, count: int, resident: int) -> None:
     buffer.close()
 
 
-def _await_full(buffer: ReplayBuffer, resident: int) -> None:
-    hints = buffer.hints("ready")
-    while buffer.counts()["ready"] < 0.95 * resident:
-        hints.wait(ours.WAIT_S)
+def _await_full(buffer: ReplayBuffer, hints: Hints, resident: int) -> None:
+    while (missing := round(0.95 * resident) - buffer.counts()["ready"]) > 0:
+        hints.wait(ours.WAIT_S, num_ready=missing)
 
 
 @dataclass
@@ -126,6 +129,7 @@ def soak(count: int, resident: int) -> dict[str, float]:
         "memory_rss_over_accounted_p99": round(float(np.percentile(rss, 99)), 3),
         "memory_rss_over_accounted_max": round(float(rss.max()), 3),
         "memory_rss_without_tail_max": round(float((rss - tail).max()), 3),
+        "memory_rss_over_most": round(float(rows[:, 2].max() / rows[:, 0].max()), 3),
         "memory_tail_mb_max": round(float(rows[:, 3].max()) / 1e6, 1),
         "memory_server_ms_group": round(1000 * outcome.server_s / (count + resident), 4),
     }
