@@ -26,7 +26,7 @@ _ALLOCATOR = {
     # A fixed threshold: payloads above it are pages of their own, which go back to the system when they are freed. Left
     # alone it follows the largest one freed, up to 32 MB, and mixed payloads leave holes in the heap that no other one
     # fits: the process then held up to 1.25 x (100,000 groups of 150 KB) and 1.6 x (of 700 KB) of what was accounted
-    # for, with it 1.19 x and 1.04 x. Lower thresholds hold less and cost more of the server's CPU: fresh pages are dear.
+    # for, with it 1.19 x and 1.04 x. A lower threshold holds less and costs more of the server's CPU, for fresh pages.
     "MALLOC_MMAP_THRESHOLD_": str(256 << 10),
     # Linux allows a process 65,530 mappings; what is above this number comes from the heap.
     "MALLOC_MMAP_MAX_": str(1 << 15),
