@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from buffer.partials import UNFINISHED, PartialEpisode, Partials
     from buffer.replay_buffer import ReplayBuffer
     from buffer.run_record import RunRecord
-    from buffer.status import HeldClaim, Status
+    from buffer.status import HeldClaim, Status, Usage
     from buffer.tokens import TokenLedger
     from buffer.trajectory import Group, Row, Span, Trajectory
     from buffer.versions import label, pack, parse_label, unpack
@@ -88,7 +88,7 @@ _NAMES = {
     "partials": ("UNFINISHED", "PartialEpisode", "Partials"),
     "replay_buffer": ("ReplayBuffer",),
     "run_record": ("RunRecord",),
-    "status": ("HeldClaim", "Status"),
+    "status": ("HeldClaim", "Status", "Usage"),
     "tokens": ("TokenLedger",),
     "trajectory": ("Group", "Row", "Span", "Trajectory"),
     "versions": ("label", "pack", "parse_label", "unpack"),
@@ -140,6 +140,7 @@ __all__ = [
     "Trajectory",
     "TrajectoryError",
     "UnknownSchema",
+    "Usage",
     "ensure",
     "label",
     "pack",

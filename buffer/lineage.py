@@ -5,6 +5,7 @@ listed by kind. The ledger of the newest checkpoint outranks Redis: `commit` and
 """
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +14,9 @@ from buffer.books import CLOSED, CONSUMED, DEAD, HELD, WAITING, Books, Card, Spe
 from buffer.json_safe import integer, shown
 
 SCHEMA = 1
+
+_NOT_SHOWN = ("claims", "in_flight", "sampling", "waiting", "ready", "taken", "dead_kept", "trash", "commons")
+"""What of the books an outline leaves empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +142,14 @@ def outline(books: Books, watermark: int, count: int, named: Iterable[int]) -> B
     count += sum(map(len, books.closed.values()))
     start = max(watermark, books.watermark)
     shown_open = {*sorted(o for o in books.open if o >= start)[:count], *(o for o in named if o in books.open)}
-    cards = {o: Card(WAITING) for o in shown_open}
-    cards |= {o: Card(DEAD) for o in books.dead} | {o: replace(books.cards[o]) for o in books.leased}
-    return Books(
-        branch=books.branch,
-        trained=books.trained,
-        nonce=books.nonce,
-        watermark=books.watermark,
-        next_ordinal=books.next_ordinal,
-        below=dict(books.below),
-        cards=cards,
+    cards = {o: Card(WAITING) for o in shown_open} | {o: Card(DEAD) for o in books.dead}
+    shown = replace(
+        books,
+        cards=cards | {o: books.cards[o] for o in books.leased},
         open=shown_open,
-        leased=dict(books.leased),
-        dead=dict(books.dead),
-        closed={kind: set(ordinals) for kind, ordinals in books.closed.items()},
-        reasons=dict(books.reasons),
-        forks=dict(books.forks),
-        sampled=books.sampled,
-        fates=dict(books.fates),
-        masked=dict(books.masked),
-        evaluated=dict(books.evaluated),
+        **{name: type(getattr(books, name))() for name in _NOT_SHOWN},
     )
+    return deepcopy(shown)
 
 
 def ledger_of(

@@ -8,7 +8,7 @@ from buffer.answers import DeadLetter, Entry
 from buffer.attached import Attached
 from buffer.books import DEAD, LEASED, READY
 from buffer.entries import entry_of
-from buffer.status import Status, status_of
+from buffer.status import Status, Usage, status_of, usage_of
 from buffer.store import Taken
 
 WITH_PAYLOAD = (READY, LEASED, DEAD)
@@ -35,6 +35,10 @@ class OperatorSide(Attached):
             now_ms: the time that ages are told by; None: this machine's clock.
         """
         return status_of(self.run, self._store.books(), self._limits, _now_ms() if now_ms is None else now_ms)
+
+    def usage(self) -> Usage:
+        """Bytes, reasons and waste, at a cost that does not grow with what is ready; changes nothing."""
+        return usage_of(self._store.lineage(0, 0, ()), self._store.counts(), self._limits)
 
     def groups(self, *states: str, now_ms: int | None = None) -> tuple[HeldGroup, ...]:
         """The groups with a payload in these states (ready, leased, dead; none named: all), by ordinal. `fetch` reads

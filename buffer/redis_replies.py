@@ -203,25 +203,9 @@ def books_of(reply: Reply) -> Books:
 
 
 def outline_of(reply: Reply) -> Books:
-    """The answer of lineage.lua."""
-    found_run, shown_open, leased, raw, dead, consumed, filtered, discarded, reasons, forks, tokens = reply
-    run = {name.decode(): value.decode() for name, value in _tuples(found_run, 2)}
-    steps, died = _scores(leased), _scores(dead)
-    cards = {int(o): Card(WAITING) for o in shown_open} | {o: Card(DEAD) for o in died}
-    books = Books(
-        nonce=run.get("nonce", ""),
-        below={kind: int(run.get(f"below_{kind}", 0)) for kind in CLOSED},
-        cards=cards | {o: card_of(card) for o, card in zip(steps, raw, strict=True)},
-        open={int(o) for o in shown_open},
-        leased=steps,
-        dead=died,
-        closed=dict(zip(CLOSED, (set(_scores(flat)) for flat in (consumed, filtered, discarded)), strict=True)),
-        reasons={reason.decode(): int(count) for reason, count in _tuples(reasons, 2)},
-        forks={int(branch): _fork(at) for branch, at in _tuples(forks, 2)},
-    )
-    _read_tokens(books, {field.decode(): int(number) for field, number in _tuples(tokens, 2)})
-    for name in ("branch", "trained", "watermark", "next_ordinal"):
-        setattr(books, name, int(run.get(name, 0)))
+    """The answer of lineage.lua; of what is not leased it says no more than its state."""
+    books = books_of(reply)
+    books.cards = {o: Card(WAITING) for o in books.open} | {o: Card(DEAD) for o in books.dead} | books.cards
     return books
 
 

@@ -133,7 +133,7 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
             Fenced, Behind: `version` is not of the ledger's branch.
         """
         branch, number = unpack(version)
-        name, books = label_of(version), self._store.books()
+        name, books = label_of(version), self._store.lineage(0, 0, ())
         parent, fork = books.forks.get(branch, (0, 0))
         # As the trainer's recover made the branch, so that older servers' versions keep their distance.
         base = Ledger(branch=parent, number=fork, forks={b: at for b, at in books.forks.items() if b < branch})

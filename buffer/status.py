@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from buffer import staleness
-from buffer.books import DEAD, IN_FLIGHT, Books, Card
+from buffer.books import DEAD, IN_FLIGHT, WAITING, Books, Card
 from buffer.ledger import counts
 from buffer.store import Limits
 from buffer.tokens import TokenLedger, tokens_of
@@ -75,6 +75,32 @@ class Status:
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         claims = [asdict(claim) for claim in self.claims]
         return {**plain, "claims": claims, "workers": self.workers, "tokens": self.tokens.to_json()}
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What may be asked for at any time: unlike a status it costs the same however many groups are ready."""
+
+    resident_bytes: int
+    """Groups that are ready or leased."""
+    promised_bytes: int
+    """The largest size of all that is in flight or waiting."""
+    dead_bytes: int
+    reasons: Mapping[str, int]
+    """reason -> how often a group left the happy path for it, or a call was refused."""
+    wasted_by_reason: Mapping[str, float]
+    """fate -> its share of all tokens that have ended."""
+
+
+def usage_of(outline: Books, counts: Mapping[str, int], limits: Limits) -> Usage:
+    """The usage by an outline of the books and the counts of the states."""
+    return Usage(
+        resident_bytes=outline.resident_bytes,
+        promised_bytes=(counts[IN_FLIGHT] + counts[WAITING]) * limits.max_group_bytes,
+        dead_bytes=outline.dead_bytes,
+        reasons=dict(sorted(outline.reasons.items())),
+        wasted_by_reason=tokens_of(outline).wasted_by_reason(),
+    )
 
 
 def status_of(run: str, books: Books, limits: Limits, now_ms: int) -> Status:

@@ -177,7 +177,7 @@ class Intake:
 
     def _what_was_lost(self) -> str:
         """What became of the groups that did not come: producers that all fail say so nowhere else here."""
-        lost = {reason: count for reason, count in self._buffer.audit().by_reason.items() if count}
+        lost = {reason: count for reason, count in self._buffer.usage().reasons.items() if count}
         counts = ", ".join(f"{reason} {count}" for reason, count in sorted(lost.items()))
         letters = sorted(self._buffer.dead_letters(), key=lambda letter: letter.died_ms)
         last = "".join(f"; the last to die, {one.ordinal}.{one.attempt}: {one.error}" for one in letters[-1:])

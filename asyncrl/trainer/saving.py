@@ -11,7 +11,7 @@ from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.lineage import Lineage, digests_to_json
 from asyncrl.trainer.parts import TrainerParts
 from buffer.lineage import Ledger
-from buffer.status import Status
+from buffer.status import Usage
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Saver:
                 "trainer updates the ledger",
                 lambda: parts.buffer.ledger(lineage.branch, lineage.number, self._trained, self._masked),
             )
-            self._gauges = gauges(await waits.in_thread(parts.buffer.status))
+            self._gauges = gauges(await waits.in_thread(parts.buffer.usage))
             return {}
 
         await decided_by_rank0(parts.collective, take)
@@ -130,20 +130,20 @@ class Saver:
         }
 
 
-def gauges(status: Status) -> dict[str, float]:
-    """Metrics of the whole buffer. Reading it costs as much as it is large, so they are taken with a checkpoint.
+def gauges(usage: Usage) -> dict[str, float]:
+    """Metrics of the whole buffer, as a checkpoint finds it.
 
     They depend on who was when, as seconds do: hence perf/.
     """
     denied = "denied_"
     return {
-        "perf/buffer/resident_bytes": float(status.resident_bytes),
-        "perf/buffer/promised_bytes": float(status.promised_bytes),
-        "perf/buffer/dead_bytes": float(status.dead_bytes),
+        "perf/buffer/resident_bytes": float(usage.resident_bytes),
+        "perf/buffer/promised_bytes": float(usage.promised_bytes),
+        "perf/buffer/dead_bytes": float(usage.dead_bytes),
         **{
             f"perf/buffer/denied/{reason.removeprefix(denied)}": float(times)
-            for reason, times in status.reasons.items()
+            for reason, times in usage.reasons.items()
             if reason.startswith(denied)
         },
-        **{f"perf/buffer/wasted_frac/{fate}": share for fate, share in status.tokens.wasted_by_reason().items()},
+        **{f"perf/buffer/wasted_frac/{fate}": share for fate, share in usage.wasted_by_reason.items()},
     }

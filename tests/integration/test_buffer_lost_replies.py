@@ -189,6 +189,7 @@ CASES: dict[str, Case] = {
         lambda run: run.make(1), lambda run, _: (hints := run.buffer.hints("ready"), run.make(1), hints.wait(5))[2]
     ),
     "counts": Case(stale, lambda run, _: run.buffer.counts()),
+    "usage": Case(stale, lambda run, _: run.buffer.usage()),
     "status": Case(stale, lambda run, _: run.buffer.status(now_ms=run.now_ms)),
     "groups": Case(stale, lambda run, _: run.buffer.groups(now_ms=run.now_ms)),
     "audit": Case(stale, lambda run, _: run.buffer.audit(payloads=True)),
