@@ -107,7 +107,7 @@ def _sets(books: Books) -> list[str]:
     problems += [
         f"the index of ordinal {o} is damaged: its group will be made again"
         for o, card in books.cards.items()
-        if card.key and card.index.xxh3.startswith("none:")
+        if card.key and card.index.is_damaged
     ]
     problems += [
         f"ordinal {o} is {card.state} without a payload"

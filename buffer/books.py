@@ -4,7 +4,7 @@ The memory store works on them, the Redis store reads them out of its keys, `aud
 compare those of both stores.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from buffer.staleness import NEVER_STALE
@@ -33,6 +33,11 @@ class Spent:
     trajectories: int = 0
     tokens: int = 0
 
+    @classmethod
+    def of(cls, source: str, sampled: Sequence[int]) -> "Spent":
+        """sampled: tokens of each trajectory."""
+        return cls(source, len(sampled), sum(sampled))
+
 
 @dataclass(frozen=True, slots=True)
 class Index:
@@ -51,8 +56,16 @@ class Index:
 
     @property
     def spent(self) -> Spent:
-        return Spent(self.data_source, len(self.sampled), sum(self.sampled))
+        return Spent.of(self.data_source, self.sampled)
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether its worker's words could not be read: then no payload fits it, and the group is made again."""
+        return self.xxh3.startswith(DAMAGED)
+
+
+DAMAGED = "none: "
+"""How xxh3 begins in the place of an index that nobody can read; the rest says why."""
 
 NO_INDEX = Index(0, "", (), (), (), (), "")
 
@@ -249,17 +262,20 @@ class Books:
             self.resident_bytes += old.index.num_bytes
             self.discard_payload(old)
 
+    def dump(self, key: str) -> None:
+        """A payload goes into the trash: whoever called the transition unlinks it, or the next sweep does."""
+        self.trash.add(key)
+        self.dumped.append(key)
+
     def discard_payload(self, card: Card) -> None:
-        """Into the trash: whoever called the transition unlinks it, or the next sweep does."""
+        """Into the trash, and out of the budget."""
         if card.key:
-            self.trash.add(card.key)
-            self.dumped.append(card.key)
+            self.dump(card.key)
             self.resident_bytes -= card.index.num_bytes
             card.key, card.index = "", NO_INDEX
 
     def discard_parked(self, card: Card) -> None:
         """Into the trash. Parked bytes are part of what a claim or a waiting ordinal is charged."""
         if card.parked_key:
-            self.trash.add(card.parked_key)
-            self.dumped.append(card.parked_key)
+            self.dump(card.parked_key)
             card.parked_key, card.parked = "", NO_INDEX

@@ -138,8 +138,7 @@ def _fence_payload(books: Books, key: str, spent: Spent) -> str:
     if books.branch and key not in books.trash:
         books.count_reason("fenced")
         books.waste("failed/fenced", spent)
-    books.trash.add(key)
-    books.dumped.append(key)
+    books.dump(key)
     return "fenced"
 
 
@@ -153,8 +152,7 @@ def park(books: Books, ordinal: int, token: str, key: str, index: Index) -> str:
     """Stays in_flight; the payload is kept for the next owner, in place of what was parked before."""
     card = books.cards.get(ordinal)
     if card is None or card.token != token or card.state != IN_FLIGHT:
-        books.trash.add(key)
-        books.dumped.append(key)
+        books.dump(key)
         return "fenced"
     if card.parked_key != key:
         _take_over_parked(books, card, index.spent)

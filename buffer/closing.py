@@ -20,9 +20,9 @@ from buffer.books import (
 )
 from buffer.lineage import Ledger
 from buffer.store import Done, Limits
+from buffer.tokens import TRAINED
 from buffer.versions import fork_point
 
-TRAINED = "trained"
 _FATE_OF = {CONSUMED: TRAINED, FILTERED: "filtered/closed_before", DISCARDED: "stale/discarded"}
 
 MAX_POISON = 3

@@ -12,6 +12,7 @@ from typing import Any
 
 from buffer.books import CLOSED, CONSUMED, DEAD, HELD, WAITING, Books, Card, Spent
 from buffer.json_safe import integer, shown
+from buffer.tokens import TRAINED
 
 SCHEMA = 1
 
@@ -174,7 +175,7 @@ def ledger_of(
             watermark=books.watermark,
             below=dict(books.below),
             dead=_below(books.watermark, books.dead),
-            trained_tokens={s: spent for (fate, s), spent in books.fates.items() if fate == "trained"},
+            trained_tokens={s: spent for (fate, s), spent in books.fates.items() if fate == TRAINED},
             masked=dict(books.masked),
         )
     exempt = {*base.dead, *base.reopened}

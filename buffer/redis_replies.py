@@ -6,7 +6,7 @@ from typing import Any
 
 import msgpack
 
-from buffer.books import CLOSED, DEAD, NO_INDEX, WAITING, Books, Card, Index, Spent
+from buffer.books import CLOSED, DAMAGED, DEAD, NO_INDEX, WAITING, Books, Card, Index, Spent
 from buffer.errors import BufferError
 from buffer.json_safe import integer, number, text
 from buffer.keys import AUDIT_KEYS
@@ -158,7 +158,7 @@ def _index_of(num_bytes: int, ranges: bytes, info: bytes) -> Index:
             data_source=text("data source of an index", source),
         )
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        return replace(NO_INDEX, num_bytes=num_bytes, xxh3=f"none: its index is damaged: {f'{error}'[:200]}")
+        return replace(NO_INDEX, num_bytes=num_bytes, xxh3=f"{DAMAGED}its index is damaged: {f'{error}'[:200]}")
 
 
 def _parked_of(raw: bytes) -> tuple[str, Index]:

@@ -98,8 +98,7 @@ class WorkerSide(Attached):
                 f"group {group.gid} was put under the claim of {claim.gid}: it would count for another prompt."
             )
         if filtered is not None:
-            spent = Spent(group.data_source, len(group.trajectories), sum(t.num_sampled for t in group.trajectories))
-            status, trash = self._store.filter(claim.ordinal, claim.token, filtered, spent)
+            status, trash = self._store.filter(claim.ordinal, claim.token, filtered, _spent(group))
             self._delete(trash)
         else:
             status = self._put_payload(claim, group)
@@ -152,7 +151,7 @@ class WorkerSide(Attached):
         Raises:
             Fenced: the claim was lost.
         """
-        spent = Spent(data_source, len(sampled), sum(sampled))
+        spent = Spent.of(data_source, sampled)
         status = self._release(claim, reason, error, "failed", spent)
         if status == "fenced":
             raise Fenced(self._lost(claim, "fail"))
@@ -164,7 +163,7 @@ class WorkerSide(Attached):
         Args:
             sampled: tokens of each trajectory that are lost by this; what is parked goes to the next owner.
         """
-        self._release(claim, "abandoned", "", "abandoned", Spent(data_source, len(sampled), sum(sampled)))
+        self._release(claim, "abandoned", "", "abandoned", Spent.of(data_source, sampled))
 
     def _release(self, claim: Claim, reason: str, error: str, kind: str, spent: Spent) -> str:
         status, trash = self._store.release(
@@ -176,8 +175,7 @@ class WorkerSide(Attached):
     def _put_payload(self, claim: Claim, group: Group) -> str:
         encoded = self._encoded(group)
         if isinstance(encoded, str):
-            spent = Spent(group.data_source, len(group.trajectories), sum(t.num_sampled for t in group.trajectories))
-            return self._release(claim, "too_large", encoded, "fatal", spent)
+            return self._release(claim, "too_large", encoded, "fatal", _spent(group))
         raw, blob = encoded
         spilled = self._payloads.spills(len(blob))
         key = payload_key(self.run, claim.gid, claim.token, spilled=spilled)
@@ -226,6 +224,10 @@ class WorkerSide(Attached):
             f"{self._config.claim_s} s or its run was recovered. Drop the group; its ordinal is played by somebody "
             "else."
         )
+
+
+def _spent(group: Group) -> Spent:
+    return Spent.of(group.data_source, [t.num_sampled for t in group.trajectories])
 
 
 def _index(group: Group, raw: bytes, blob: bytes) -> Index:
