@@ -10,7 +10,7 @@ from asyncrl.data.values import Json
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.rewards.result import Reward
 
-__all__ = ["Environment", "EnvironmentDeps", "Message", "Resumable", "Reward", "StepResult"]
+__all__ = ["Environment", "EnvironmentDeps", "Message", "Resumable", "Reward", "StepResult", "turn_of"]
 
 Message = Mapping[str, Json]
 
@@ -81,3 +81,15 @@ class EnvironmentDeps:
 
     rewards: RewardPool
     config: RolloutConfig
+
+
+def turn_of(state: Mapping[str, object]) -> int:
+    """The turns that a snapshot has behind it, of an environment that keeps nothing else.
+
+    Raises:
+        ValueError: it says no number.
+    """
+    turn = state["turn"]
+    if not isinstance(turn, int):
+        raise ValueError(f"the snapshot says turn {turn!r}, expected a number")
+    return turn

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from asyncrl.data.rows import PromptRow
-from asyncrl.envs.base import EnvironmentDeps, Message, StepResult
+from asyncrl.envs.base import EnvironmentDeps, Message, StepResult, turn_of
 
 TRY_AGAIN = "That is not correct. Check your work and answer again."
 
@@ -34,8 +34,5 @@ class MultiTurnMath:
     async def restore(self, row: PromptRow, *, seed: int, state: Mapping[str, object]) -> tuple[Message, ...]:
         """As reset, with these turns behind it."""
         messages = await self.reset(row, seed=seed)
-        turn = state["turn"]
-        if not isinstance(turn, int):
-            raise ValueError(f"the snapshot says turn {turn!r}, expected a number")
-        self._turn = turn
+        self._turn = turn_of(state)
         return messages

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from asyncrl.data.rows import PromptRow
-from asyncrl.envs.base import EnvironmentDeps, Message, StepResult
+from asyncrl.envs.base import EnvironmentDeps, Message, StepResult, turn_of
 from asyncrl.envs.tools.calculator import TOOLS
 from asyncrl.envs.tools.calls import run_calls
 
@@ -37,8 +37,5 @@ class ToolMath:
     async def restore(self, row: PromptRow, *, seed: int, state: Mapping[str, object]) -> tuple[Message, ...]:
         """As reset, with these turns behind it."""
         messages = await self.reset(row, seed=seed)
-        turn = state["turn"]
-        if not isinstance(turn, int):
-            raise ValueError(f"the snapshot says turn {turn!r}, expected a number")
-        self._turn = turn
+        self._turn = turn_of(state)
         return messages

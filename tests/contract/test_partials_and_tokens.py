@@ -1,40 +1,17 @@
 """Both stores: what a worker parks reaches the ordinal's next owner, and every sampled token is accounted for."""
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from buffer import Claim, CorruptPayload, Fenced, Leased, NotReady
 from buffer.tokens import TokenLedger
+from tests.contract.conftest import NewRun
 from tests.support.buffer_run import BufferRun
 from tests.support.groups import group_for, partials
-from tests.support.redis_server import RedisServer, running_redis
-
-Make = Callable[..., BufferRun]
 
 PARKED = 6  # sampled tokens of `partials` under one version: two episodes of three
 GROUP = 6  # and of `group_for`: two trajectories of three
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with running_redis() as server:
-        yield server
-
-
-@pytest.fixture(params=["memory", "redis"])
-def make(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[Make]:
-    runs: list[BufferRun] = []
-
-    def one(**staleness: object) -> BufferRun:
-        runs.append(BufferRun(None if request.param == "memory" else server, **staleness))
-        return runs[-1]
-
-    yield one
-    for run in runs:
-        run.audit()
-        run.close()
 
 
 def tokens(run: BufferRun) -> TokenLedger:
@@ -57,8 +34,8 @@ def parked_claim(run: BufferRun) -> Claim:
     return claim
 
 
-def test_the_next_owner_of_an_abandoned_ordinal_gets_what_was_parked(make: Make) -> None:
-    run = make().recover()
+def test_the_next_owner_of_an_abandoned_ordinal_gets_what_was_parked(new_run: NewRun) -> None:
+    run = new_run().recover()
     first = parked_claim(run)
     run.buffer.abandon(first)
     assert tokens(run).held == PARKED
@@ -69,16 +46,16 @@ def test_the_next_owner_of_an_abandoned_ordinal_gets_what_was_parked(make: Make)
     assert run.buffer.fetch_partials(second) == partials(run.version())
 
 
-def test_a_worker_that_is_killed_leaves_what_it_had_parked(make: Make) -> None:
-    run = make().recover()
+def test_a_worker_that_is_killed_leaves_what_it_had_parked(new_run: NewRun) -> None:
+    run = new_run().recover()
     parked_claim(run)
     run.passes(61)
     run.buffer.sweep()
     assert run.buffer.fetch_partials(run.claim()) == partials(run.version())
 
 
-def test_what_is_parked_later_replaces_what_was_parked_before(make: Make) -> None:
-    run = make().recover(limit=1)
+def test_what_is_parked_later_replaces_what_was_parked_before(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1)
     claim = parked_claim(run)
     newer = partials(run.version(), run.version())
     assert run.buffer.park(claim, newer)
@@ -87,16 +64,16 @@ def test_what_is_parked_later_replaces_what_was_parked_before(make: Make) -> Non
     assert tokens(run).held == tokens(run).sampled == 2 * PARKED
 
 
-def test_a_group_that_comes_in_takes_the_parked_tokens_with_it(make: Make) -> None:
-    run = make().recover()
+def test_a_group_that_comes_in_takes_the_parked_tokens_with_it(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = parked_claim(run)
     run.buffer.put(claim, group_for(claim, run.version()))
     assert tokens(run).sampled == tokens(run).held == GROUP
     assert run.buffer._store.books().cards[claim.ordinal].parked_key == ""
 
 
-def test_nobody_parks_for_an_ordinal_that_he_lost_or_has_put(make: Make) -> None:
-    run = make().recover()
+def test_nobody_parks_for_an_ordinal_that_he_lost_or_has_put(new_run: NewRun) -> None:
+    run = new_run().recover()
     lost = run.claim()
     run.passes(61)
     run.buffer.sweep()
@@ -108,17 +85,17 @@ def test_nobody_parks_for_an_ordinal_that_he_lost_or_has_put(make: Make) -> None
     assert run.buffer._store.books().trash == set()
 
 
-def test_after_a_failure_the_prompt_is_played_from_its_start(make: Make) -> None:
-    run = make().recover()
+def test_after_a_failure_the_prompt_is_played_from_its_start(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = parked_claim(run)
     assert run.buffer.fail(claim, "reward_failed", "boom", sampled=(4, 4), data_source="arithmetic") == "waiting"
     assert run.claim().parked is None
     assert fates(run) == {"failed/reward_failed": 8}
 
 
-def test_parked_tokens_past_the_limit_are_not_gone_on_from(make: Make) -> None:
+def test_parked_tokens_past_the_limit_are_not_gone_on_from(new_run: NewRun) -> None:
     """B033: continued, they would be stale whenever they came in."""
-    run = make().recover(limit=0, per_version=1)
+    run = new_run().recover(limit=0, per_version=1)
     claim = parked_claim(run)
     run.buffer.abandon(claim)
     run.number += 1
@@ -130,8 +107,8 @@ def test_parked_tokens_past_the_limit_are_not_gone_on_from(make: Make) -> None:
     assert run.buffer._store.books().trash == set()
 
 
-def test_under_mask_they_are(make: Make) -> None:
-    run = make(on_stale="mask").recover(limit=0, per_version=1)
+def test_under_mask_they_are(new_run: NewRun) -> None:
+    run = new_run(on_stale="mask").recover(limit=0, per_version=1)
     claim = parked_claim(run)
     run.buffer.abandon(claim)
     run.number += 1
@@ -139,8 +116,8 @@ def test_under_mask_they_are(make: Make) -> None:
     assert run.claim().parked is not None
 
 
-def test_what_is_too_large_to_put_is_not_parked(make: Make) -> None:
-    run = make()
+def test_what_is_too_large_to_put_is_not_parked(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_group_bytes=1000, max_bytes=10_000)
     run.recover()
     claim = run.claim()
@@ -150,8 +127,8 @@ def test_what_is_too_large_to_put_is_not_parked(make: Make) -> None:
     assert run.claim().parked is None
 
 
-def test_a_damaged_partial_says_so_and_the_prompt_can_still_be_played(make: Make) -> None:
-    run = make().recover()
+def test_a_damaged_partial_says_so_and_the_prompt_can_still_be_played(new_run: NewRun) -> None:
+    run = new_run().recover()
     run.buffer.abandon(parked_claim(run))
     claim = run.claim()
     assert claim.parked is not None
@@ -161,8 +138,8 @@ def test_a_damaged_partial_says_so_and_the_prompt_can_still_be_played(make: Make
     assert run.buffer.put(claim, group_for(claim, run.version())) == "ready"
 
 
-def test_a_parked_payload_is_no_stray_and_one_that_was_replaced_is_deleted(make: Make) -> None:
-    run = make().recover()
+def test_a_parked_payload_is_no_stray_and_one_that_was_replaced_is_deleted(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = parked_claim(run)
     first = run.buffer._store.books().cards[claim.ordinal].parked_key
     run.buffer.park(claim, partials(run.version()))
@@ -172,8 +149,8 @@ def test_a_parked_payload_is_no_stray_and_one_that_was_replaced_is_deleted(make:
     assert run.buffer._payloads.get(first) is None
 
 
-def test_every_way_a_token_may_end_is_counted(make: Make) -> None:
-    run = make(on_stale="discard").recover(limit=1, per_version=2)
+def test_every_way_a_token_may_end_is_counted(new_run: NewRun) -> None:
+    run = new_run(on_stale="discard").recover(limit=1, per_version=2)
     run.make(2)
     trained = run.train()
     root = run.version(0, branch=0)
@@ -205,8 +182,8 @@ def test_every_way_a_token_may_end_is_counted(make: Make) -> None:
     assert tokens(run).wasted_share == pytest.approx(sum(shares.values()))
 
 
-def test_a_late_group_is_counted_once_however_often_it_is_put(make: Make) -> None:
-    run = make().recover()
+def test_a_late_group_is_counted_once_however_often_it_is_put(new_run: NewRun) -> None:
+    run = new_run().recover()
     late = run.claim()
     run.passes(61)
     run.buffer.sweep()
@@ -219,8 +196,8 @@ def test_a_late_group_is_counted_once_however_often_it_is_put(make: Make) -> Non
     run.buffer._store.forget(["payload:x:0.1:y"])
 
 
-def test_what_an_older_checkpoint_takes_back_was_sampled_in_vain(make: Make) -> None:
-    run = make().recover(limit=1, per_version=1)
+def test_what_an_older_checkpoint_takes_back_was_sampled_in_vain(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=1)
     run.make(1)
     ledger = run.checkpoint(run.train())
     run.make(1)
@@ -229,17 +206,17 @@ def test_what_an_older_checkpoint_takes_back_was_sampled_in_vain(make: Make) -> 
     assert fates(run) == {"trained": GROUP, "rolled_back": GROUP}
 
 
-def test_what_the_lineage_trained_counts_although_the_store_lost_it(make: Make) -> None:
-    run = make().recover(limit=1, per_version=1)
+def test_what_the_lineage_trained_counts_although_the_store_lost_it(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=1)
     run.make(1)
     ledger = run.checkpoint(run.train())
-    fresh = make().recover(limit=1, per_version=1, ledger=ledger, number=1)
+    fresh = new_run().recover(limit=1, per_version=1, ledger=ledger, number=1)
     assert fates(fresh) == {"trained": GROUP}
     assert tokens(fresh).sampled == GROUP
 
 
-def test_tokens_of_an_evaluation_end_evaluated_and_are_counted_once(make: Make) -> None:
-    run = make().recover()
+def test_tokens_of_an_evaluation_end_evaluated_and_are_counted_once(new_run: NewRun) -> None:
+    run = new_run().recover()
     evaluation = run.buffer.open_evaluation(run.version(), num_prompts=2, group_size=2)
     for _ in range(2):
         claim = evaluation.reserve("w")
@@ -253,8 +230,8 @@ def test_tokens_of_an_evaluation_end_evaluated_and_are_counted_once(make: Make) 
     assert fates(run) == {"evaluated": 2 * GROUP}
 
 
-def test_a_trainer_whose_branch_was_opened_again_after_a_lost_tail_is_fenced(make: Make) -> None:
-    run = make().recover(limit=3)
+def test_a_trainer_whose_branch_was_opened_again_after_a_lost_tail_is_fenced(new_run: NewRun) -> None:
+    run = new_run().recover(limit=3)
     second, third = run.attach(), run.attach()
     settings = {"number": 0, "limit": 3, "groups_per_version": 2}
     branch = second.recover("second", None, **settings)
@@ -275,8 +252,8 @@ def test_a_trainer_whose_branch_was_opened_again_after_a_lost_tail_is_fenced(mak
             call()
 
 
-def test_a_cluster_that_dies_at_once_is_excused_whole_though_its_deadlines_pass_one_by_one(make: Make) -> None:
-    run = make().recover(limit=3, per_version=4)
+def test_a_cluster_that_dies_at_once_is_excused_whole_though_its_deadlines_pass_one_by_one(new_run: NewRun) -> None:
+    run = new_run().recover(limit=3, per_version=4)
     for _ in range(16):
         run.claim()
         run.passes(1)
@@ -287,8 +264,8 @@ def test_a_cluster_that_dies_at_once_is_excused_whole_though_its_deadlines_pass_
     assert {card.failures for card in run.buffer._store.books().cards.values()} == {0}
 
 
-def test_one_worker_of_many_that_falls_silent_pays_and_the_others_keep_their_claims(make: Make) -> None:
-    run = make().recover(limit=3, per_version=4)
+def test_one_worker_of_many_that_falls_silent_pays_and_the_others_keep_their_claims(new_run: NewRun) -> None:
+    run = new_run().recover(limit=3, per_version=4)
     claims = run.claims()
     run.passes(45)
     for claim in claims[1:]:
@@ -300,8 +277,8 @@ def test_one_worker_of_many_that_falls_silent_pays_and_the_others_keep_their_cla
     assert run.buffer._store.books().cards[claims[0].ordinal].failures == 1
 
 
-def test_a_group_of_a_branch_that_the_ledger_lost_is_judged_by_the_next_recover(make: Make) -> None:
-    run = make(max_stale=0).recover(limit=0, per_version=1)
+def test_a_group_of_a_branch_that_the_ledger_lost_is_judged_by_the_next_recover(new_run: NewRun) -> None:
+    run = new_run(max_stale=0).recover(limit=0, per_version=1)
     claim = run.claim()
     # The store has lost the recover of branch 7, whose head the servers hold already.
     of_lost = run.version(13, branch=7)
@@ -314,8 +291,8 @@ def test_a_group_of_a_branch_that_the_ledger_lost_is_judged_by_the_next_recover(
     assert run.counts("ready") == (1,)
 
 
-def test_a_clock_that_goes_back_does_not_lengthen_the_wait_for_a_last_chance_group(make: Make) -> None:
-    run = make(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=1, number=5)
+def test_a_clock_that_goes_back_does_not_lengthen_the_wait_for_a_last_chance_group(new_run: NewRun) -> None:
+    run = new_run(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=1, number=5)
     slow = run.claim()
     run.buffer.renew(slow, run.version(4))
     run.make(1)
@@ -329,8 +306,8 @@ def test_a_clock_that_goes_back_does_not_lengthen_the_wait_for_a_last_chance_gro
     assert isinstance(run.try_lease(), Leased)
 
 
-def test_a_group_that_mask_would_train_on_is_never_doomed(make: Make) -> None:
-    run = make(policy="drop", cancel_doomed=True, on_stale="mask").recover(limit=1, per_version=1, number=5)
+def test_a_group_that_mask_would_train_on_is_never_doomed(new_run: NewRun) -> None:
+    run = new_run(policy="drop", cancel_doomed=True, on_stale="mask").recover(limit=1, per_version=1, number=5)
     claim = run.claim()
     run.buffer.renew(claim, run.version(4))
     run.number = 6
@@ -338,8 +315,8 @@ def test_a_group_that_mask_would_train_on_is_never_doomed(make: Make) -> None:
     assert run.buffer.renew(claim, run.version(4)).go_on
 
 
-def test_a_lease_may_block_until_its_last_group_is_in(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2)
+def test_a_lease_may_block_until_its_last_group_is_in(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2)
     worker, claims = run.attach(), run.claims()
     refused = run.try_lease()
     assert isinstance(refused, NotReady)
@@ -357,8 +334,8 @@ def test_a_lease_may_block_until_its_last_group_is_in(make: Make) -> None:
     assert [entry.ordinal for entry in leased.entries] == [0, 1]
 
 
-def test_a_lease_that_blocks_in_vain_says_what_is_missing(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2)
+def test_a_lease_that_blocks_in_vain_says_what_is_missing(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2)
     refused = run.try_lease()
     assert isinstance(refused, NotReady)
     again = run.buffer.lease(run.branch, run.number, 1, 2, after=refused, wait_s=0.05)

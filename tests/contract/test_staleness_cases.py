@@ -1,6 +1,5 @@
 """Bugs that other projects had with staleness, by their ids, played on both stores: none of them may come here."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,31 +7,9 @@ from pydantic import ValidationError
 
 from buffer import Claim, Fenced, Leased, NotAdmitted, NotReady, Span, StalenessConfig, TrajectoryError, staleness
 from buffer.trajectory import Group
+from tests.contract.conftest import NewRun
 from tests.support.buffer_run import BufferRun
 from tests.support.groups import DIGEST, group, group_for, row
-from tests.support.redis_server import RedisServer, running_redis
-
-Make = Callable[..., BufferRun]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with running_redis() as server:
-        yield server
-
-
-@pytest.fixture(params=["memory", "redis"])
-def make(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[Make]:
-    runs: list[BufferRun] = []
-
-    def one(**staleness: object) -> BufferRun:
-        runs.append(BufferRun(None if request.param == "memory" else server, **staleness))
-        return runs[-1]
-
-    yield one
-    for run in runs:
-        run.audit()
-        run.close()
 
 
 def put_while_fresh(run: BufferRun, *versions: int) -> None:
@@ -43,9 +20,9 @@ def put_while_fresh(run: BufferRun, *versions: int) -> None:
     run.advance()
 
 
-def test_a_lag_at_the_limit_is_kept_and_one_past_it_is_dropped(make: Make) -> None:
+def test_a_lag_at_the_limit_is_kept_and_one_past_it_is_dropped(new_run: NewRun) -> None:
     """B021: versions 5, 4, 3 at 5 with a limit of 1."""
-    run = make(policy="drop").recover(limit=1, per_version=2, number=5)
+    run = new_run(policy="drop").recover(limit=1, per_version=2, number=5)
     put_while_fresh(run, 5, 4, 3)
     answer = run.try_lease(2)
     assert isinstance(answer, Leased)
@@ -67,9 +44,9 @@ def test_sampled_tokens_without_a_span_are_refused() -> None:
         type(whole)(whole.token_ids, whole.mask, whole.logprobs, (), whole.num_prompt_tokens)
 
 
-def test_the_version_never_goes_backwards_and_no_lag_is_negative(make: Make) -> None:
+def test_the_version_never_goes_backwards_and_no_lag_is_negative(new_run: NewRun) -> None:
     """B024: after 57, 1 is refused with both numbers, and what waits keeps its lag."""
-    run = make(policy="drop").recover(limit=2, per_version=1, number=57)
+    run = new_run(policy="drop").recover(limit=2, per_version=1, number=57)
     run.make(1, run.version(57))
     with pytest.raises(Fenced, match=r"advance to 1 .*version 57"):
         run.buffer.advance(run.branch, 1, limit=2, groups_per_version=1)
@@ -80,15 +57,15 @@ def test_the_version_never_goes_backwards_and_no_lag_is_negative(make: Make) -> 
     assert [entry.lag for entry in run.lease()] == [58], "back at 1 on a new branch: along the tree, over the root"
 
 
-def test_after_a_resume_the_window_holds_as_much_as_ever_and_no_burst(make: Make) -> None:
+def test_after_a_resume_the_window_holds_as_much_as_ever_and_no_burst(new_run: NewRun) -> None:
     """B025: limit 2, 4 groups a version, resumed at version 100: 12, not 412."""
-    run = make(policy="drop").recover(limit=2, per_version=4, number=100)
+    run = new_run(policy="drop").recover(limit=2, per_version=4, number=100)
     assert len(run.claims()) == 12
 
 
-def test_what_was_taken_and_trained_before_a_resume_is_not_counted_against_the_next(make: Make) -> None:
+def test_what_was_taken_and_trained_before_a_resume_is_not_counted_against_the_next(new_run: NewRun) -> None:
     """B025: the other way round, a resume in the middle of a version does not start with a smaller window."""
-    run = make(policy="drop").recover(limit=0, per_version=4)
+    run = new_run(policy="drop").recover(limit=0, per_version=4)
     run.make(4)
     trained = [entry.ordinal for entry in run.lease(2, step=1)]
     ledger = run.checkpoint(trained)
@@ -97,9 +74,9 @@ def test_what_was_taken_and_trained_before_a_resume_is_not_counted_against_the_n
     assert len(run.claims()) == 2, "two are open, so two more fill the window of four"
 
 
-def test_the_window_is_shared_by_all_workers_and_a_failed_group_is_admitted_again(make: Make) -> None:
+def test_the_window_is_shared_by_all_workers_and_a_failed_group_is_admitted_again(new_run: NewRun) -> None:
     """B026: limit 0, two workers, two groups a version; the first one's first group fails."""
-    run = make().recover(limit=0, per_version=2)
+    run = new_run().recover(limit=0, per_version=2)
     first, second = run.claim("worker-1"), run.claim("worker-2")
     run.buffer.fail(first, "reward_failed", "boom")
     run.buffer.put(second, group_for(second, run.version()))
@@ -108,10 +85,10 @@ def test_the_window_is_shared_by_all_workers_and_a_failed_group_is_admitted_agai
     assert run.train() == [first.ordinal, second.ordinal]
 
 
-def test_limit_zero_admits_one_version_of_groups_and_training_goes_on(make: Make) -> None:
+def test_limit_zero_admits_one_version_of_groups_and_training_goes_on(new_run: NewRun) -> None:
     """B027: (0 + 1) x 8 groups in flight, not 0 x 8."""
     assert staleness.window(0, 8) == 8
-    run = make().recover(limit=0, per_version=8)
+    run = new_run().recover(limit=0, per_version=8)
     claims = run.claims()
     assert len(claims) == 8
     for claim in claims:
@@ -120,9 +97,9 @@ def test_limit_zero_admits_one_version_of_groups_and_training_goes_on(make: Make
     assert len(run.claims()) == 8
 
 
-def test_limit_zero_is_strictly_on_policy(make: Make) -> None:
+def test_limit_zero_is_strictly_on_policy(new_run: NewRun) -> None:
     """B028: instant generation, wait, three versions of two groups: no token is of the weights before."""
-    run = make(policy="wait").recover(limit=0, per_version=2)
+    run = new_run(policy="wait").recover(limit=0, per_version=2)
     for number in range(3):
         run.make(2)
         # While the trainer holds the batch nobody may start on the weights it is about to replace.
@@ -138,9 +115,9 @@ def ranges(group: Group) -> list[tuple[int, tuple[int, int]]]:
     return sorted(group.number_ranges().items())
 
 
-def test_a_trainer_slower_than_its_producers_trains_nothing_past_the_limit(make: Make) -> None:
+def test_a_trainer_slower_than_its_producers_trains_nothing_past_the_limit(new_run: NewRun) -> None:
     """B030: limit 2, ten groups wanted a version, two trained: what was made is trained, dropped or still there."""
-    run = make(policy="drop", on_stale="discard").recover(limit=2, per_version=2)
+    run = new_run(policy="drop", on_stale="discard").recover(limit=2, per_version=2)
     made = 0
     for _ in range(10):
         for _ in range(10):
@@ -156,9 +133,9 @@ def test_a_trainer_slower_than_its_producers_trains_nothing_past_the_limit(make:
     assert run.counts("in_flight", "waiting") == (0, 0)
 
 
-def test_a_stale_group_leaves_before_the_batch_is_formed_and_the_batch_is_whole(make: Make) -> None:
+def test_a_stale_group_leaves_before_the_batch_is_formed_and_the_batch_is_whole(new_run: NewRun) -> None:
     """B031: four wanted, one of the first four stale, a fifth fresh: four fresh ones, one counted stale."""
-    run = make(policy="drop").recover(limit=1, per_version=4, number=5)
+    run = new_run(policy="drop").recover(limit=1, per_version=4, number=5)
     put_while_fresh(run, 5, 5, 3, 5, 5)
     answer = run.try_lease()
     assert isinstance(answer, Leased)
@@ -167,9 +144,9 @@ def test_a_stale_group_leaves_before_the_batch_is_formed_and_the_batch_is_whole(
     assert run.audit()["stale"] == 1
 
 
-def test_a_dropped_prompt_is_played_again_and_every_prompt_is_trained(make: Make) -> None:
+def test_a_dropped_prompt_is_played_again_and_every_prompt_is_trained(new_run: NewRun) -> None:
     """B032: four prompts, one dropped as stale, two versions of two: all four are trained and nothing hangs."""
-    run = make().recover(limit=0, per_version=2, number=5)
+    run = new_run().recover(limit=0, per_version=2, number=5)
     first = run.claim()
     assert run.buffer.put(first, group_for(first, run.version(4))) == "stale"
     run.make(2)
@@ -180,9 +157,9 @@ def test_a_dropped_prompt_is_played_again_and_every_prompt_is_trained(make: Make
     assert run.audit()["stale"] == 1
 
 
-def test_a_batch_belongs_to_its_step_and_no_other_step_is_given_it(make: Make) -> None:
+def test_a_batch_belongs_to_its_step_and_no_other_step_is_given_it(new_run: NewRun) -> None:
     """B035: what was leased for step 3 is never step 4's, however late anybody asks."""
-    run = make(policy="drop").recover(limit=2, per_version=4)
+    run = new_run(policy="drop").recover(limit=2, per_version=4)
     run.make(4)
     third = run.lease(2, step=3)
     fourth = run.lease(2, step=4)
@@ -192,9 +169,9 @@ def test_a_batch_belongs_to_its_step_and_no_other_step_is_given_it(make: Make) -
     assert isinstance(late_answer, NotReady)
 
 
-def test_a_group_is_as_old_as_its_oldest_member(make: Make) -> None:
+def test_a_group_is_as_old_as_its_oldest_member(new_run: NewRun) -> None:
     """B036: members of versions 5, 5, 3 and 5 at 5 with a limit of 1: lag 2, so the group goes."""
-    run = make(policy="drop").recover(limit=1, per_version=1, number=5)
+    run = new_run(policy="drop").recover(limit=1, per_version=1, number=5)
     claim = run.claim()
     members = [
         group(claim.ordinal, claim.attempt, [run.version(number)], rewards=(1.0,)).trajectories[0]
@@ -204,9 +181,9 @@ def test_a_group_is_as_old_as_its_oldest_member(make: Make) -> None:
     assert staleness.kept_groups([5, 5, 3, 5], ["g"] * 4, 5, 1) == [False] * 4
 
 
-def test_a_batch_that_is_simply_not_full_waits_for_no_straggler(make: Make) -> None:
+def test_a_batch_that_is_simply_not_full_waits_for_no_straggler(new_run: NewRun) -> None:
     """B037: with limit 0 every group in flight is at its last chance, and yet none of them holds the lease."""
-    run = make(policy="wait").recover(limit=0, per_version=2)
+    run = new_run(policy="wait").recover(limit=0, per_version=2)
     run.make(1)
     slow = run.claim()
     run.buffer.renew(slow, run.version())
@@ -223,9 +200,9 @@ def test_a_limit_that_is_no_number_of_versions_is_refused_by_name(limit: Any) ->
         StalenessConfig(limit=limit)
 
 
-def test_consumed_groups_hold_no_place_whether_or_not_their_workers_have_noticed(make: Make) -> None:
+def test_consumed_groups_hold_no_place_whether_or_not_their_workers_have_noticed(new_run: NewRun) -> None:
     """B039: four places, four groups consumed: a fifth starts at once, and outstanding is what is open."""
-    run = make().recover(limit=0, per_version=4)
+    run = new_run().recover(limit=0, per_version=4)
     claims = run.claims()
     for claim in claims:
         run.buffer.put(claim, group_for(claim, run.version()))

@@ -1,7 +1,5 @@
 """One body of tests for both stores: what a worker, a trainer and an operator may rely on."""
 
-from collections.abc import Callable, Iterator
-
 import pytest
 
 from buffer import (
@@ -20,46 +18,23 @@ from buffer import (
     pack,
 )
 from buffer.wire import encode
+from tests.contract.conftest import NewRun
 from tests.support.buffer_run import BufferRun
 from tests.support.groups import group, group_for
-from tests.support.redis_server import RedisServer, running_redis
-
-Make = Callable[..., BufferRun]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[RedisServer]:
-    with running_redis() as server:
-        yield server
-
-
-@pytest.fixture(params=["memory", "redis"])
-def make(request: pytest.FixtureRequest, server: RedisServer) -> Iterator[Make]:
-    runs: list[BufferRun] = []
-
-    def one(**staleness: object) -> BufferRun:
-        runs.append(BufferRun(None if request.param == "memory" else server, **staleness))
-        return runs[-1]
-
-    yield one
-    for run in runs:
-        run.audit()
-        run.close()
-
 
 # Admission
 
 
-def test_before_the_first_trainer_nobody_is_admitted(make: Make) -> None:
-    run = make()
+def test_before_the_first_trainer_nobody_is_admitted(new_run: NewRun) -> None:
+    run = new_run()
     answer = run.buffer.reserve("w")
     assert isinstance(answer, NotAdmitted)
     assert answer.reason == "no_trainer"
 
 
 @pytest.mark.parametrize(("limit", "per_version"), [(0, 8), (2, 4), (1, 3)])
-def test_the_window_admits_limit_plus_one_versions_of_groups(make: Make, limit: int, per_version: int) -> None:
-    run = make().recover(limit=limit, per_version=per_version)
+def test_the_window_admits_limit_plus_one_versions_of_groups(new_run: NewRun, limit: int, per_version: int) -> None:
+    run = new_run().recover(limit=limit, per_version=per_version)
     claims = run.claims()
     assert [claim.ordinal for claim in claims] == list(range((limit + 1) * per_version))
     answer = run.buffer.reserve("w")
@@ -67,13 +42,13 @@ def test_the_window_admits_limit_plus_one_versions_of_groups(make: Make, limit: 
     assert answer.reason == "window"
 
 
-def test_after_a_resume_at_a_high_version_the_window_is_as_wide_as_at_the_start(make: Make) -> None:
-    run = make().recover(limit=2, per_version=4, number=100)
+def test_after_a_resume_at_a_high_version_the_window_is_as_wide_as_at_the_start(new_run: NewRun) -> None:
+    run = new_run().recover(limit=2, per_version=4, number=100)
     assert len(run.claims()) == 12
 
 
-def test_a_retry_that_the_trainer_needs_is_admitted_though_the_window_is_full(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_retry_that_the_trainer_needs_is_admitted_though_the_window_is_full(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     first, second = run.claims()
     run.buffer.put(second, group_for(second, run.version()))
     assert run.buffer.fail(first, "reward_failed", "boom") == "waiting"
@@ -83,8 +58,8 @@ def test_a_retry_that_the_trainer_needs_is_admitted_though_the_window_is_full(ma
     assert [entry.ordinal for entry in run.lease()] == [0, 1]
 
 
-def test_the_slots_of_trained_groups_open_with_the_next_version_and_not_before(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_the_slots_of_trained_groups_open_with_the_next_version_and_not_before(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     run.make(2)
     run.lease()
     assert run.claims() == []
@@ -93,8 +68,8 @@ def test_the_slots_of_trained_groups_open_with_the_next_version_and_not_before(m
     assert len(run.claims()) == 2
 
 
-def test_what_leaves_on_the_way_is_replaced_at_once(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_what_leaves_on_the_way_is_replaced_at_once(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     first, second = run.claims()
     assert run.buffer.put(first, group_for(first, run.version()), filtered="zero_variance") == "filtered"
     third = run.claim()
@@ -105,8 +80,8 @@ def test_what_leaves_on_the_way_is_replaced_at_once(make: Make) -> None:
     assert run.audit()["zero_variance"] == 1
 
 
-def test_a_smaller_version_after_a_resume_needs_no_correction_of_the_window(make: Make) -> None:
-    run = make().recover(limit=1, per_version=4)
+def test_a_smaller_version_after_a_resume_needs_no_correction_of_the_window(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=4)
     run.make(8)
     run.lease()
     run.recover(limit=1, per_version=2)
@@ -118,10 +93,10 @@ def test_a_smaller_version_after_a_resume_needs_no_correction_of_the_window(make
     assert run.counts("consumed", "leased", "ready") == (2, 2, 4)
 
 
-def test_a_group_starts_on_a_server_that_is_new_enough_for_the_version_that_will_consume_it(make: Make) -> None:
-    run = make().recover(limit=2, per_version=2)
+def test_a_group_starts_on_a_server_that_is_new_enough_for_the_version_that_will_consume_it(new_run: NewRun) -> None:
+    run = new_run().recover(limit=2, per_version=2)
     assert [claim.start_from for claim in run.claims()] == [-2, -2, -1, -1, 0, 0]
-    run = make().recover(limit=0, per_version=2, number=7)
+    run = new_run().recover(limit=0, per_version=2, number=7)
     claim = run.claim()
     assert claim.start_from == 7
     assert claim.may_start_on(run.version(7))
@@ -130,8 +105,8 @@ def test_a_group_starts_on_a_server_that_is_new_enough_for_the_version_that_will
     assert not claim.may_start_on(pack(run.branch - 1, 7)), "7 versions of another branch are 14 away"
 
 
-def test_a_paused_run_admits_nobody_and_a_resumed_one_does(make: Make) -> None:
-    run = make().recover()
+def test_a_paused_run_admits_nobody_and_a_resumed_one_does(new_run: NewRun) -> None:
+    run = new_run().recover()
     run.buffer.pause()
     answer = run.buffer.reserve("w")
     assert isinstance(answer, NotAdmitted)
@@ -140,8 +115,8 @@ def test_a_paused_run_admits_nobody_and_a_resumed_one_does(make: Make) -> None:
     assert run.claim().ordinal == 0
 
 
-def test_a_stop_reaches_both_sides_and_the_next_trainer_takes_it_back(make: Make) -> None:
-    run = make().recover()
+def test_a_stop_reaches_both_sides_and_the_next_trainer_takes_it_back(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim, mark = run.claim(), run.buffer.stop_mark()
     run.buffer.stop()
     assert run.attach().stopped()
@@ -157,8 +132,8 @@ def test_a_stop_reaches_both_sides_and_the_next_trainer_takes_it_back(make: Make
 # Claims
 
 
-def test_a_claim_that_is_renewed_outlives_its_first_deadline(make: Make) -> None:
-    run = make().recover()
+def test_a_claim_that_is_renewed_outlives_its_first_deadline(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = run.claim()
     for _ in range(3):
         run.passes(59)
@@ -167,16 +142,16 @@ def test_a_claim_that_is_renewed_outlives_its_first_deadline(make: Make) -> None
     assert run.buffer.put(claim, group_for(claim, run.version())) == "ready"
 
 
-def test_a_late_renewal_counts_until_the_claim_is_swept(make: Make) -> None:
-    run = make().recover()
+def test_a_late_renewal_counts_until_the_claim_is_swept(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = run.claim()
     run.passes(100)
     assert run.buffer.renew(claim).go_on
     assert run.buffer.sweep().expired == ()
 
 
-def test_what_a_lost_worker_held_is_played_by_another_and_its_late_put_leaves_nothing(make: Make) -> None:
-    run = make().recover()
+def test_what_a_lost_worker_held_is_played_by_another_and_its_late_put_leaves_nothing(new_run: NewRun) -> None:
+    run = new_run().recover()
     lost = run.claim("first")
     run.passes(61)
     assert run.buffer.sweep().expired == (0,)
@@ -199,15 +174,15 @@ def test_what_a_lost_worker_held_is_played_by_another_and_its_late_put_leaves_no
     assert run.audit()["fenced"] == 4  # fail twice, put, abandon
 
 
-def test_a_heartbeat_that_comes_after_the_put_is_told_that_the_group_is_in(make: Make) -> None:
-    run = make().recover()
+def test_a_heartbeat_that_comes_after_the_put_is_told_that_the_group_is_in(new_run: NewRun) -> None:
+    run = new_run().recover()
     (claim,) = run.make()
     answer = run.buffer.renew(claim)
     assert (answer.go_on, answer.reason) == (False, "done")
 
 
-def test_a_group_that_fails_too_often_dies_with_its_reason_and_the_run_goes_on(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_group_that_fails_too_often_dies_with_its_reason_and_the_run_goes_on(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     for expected in ("waiting", "dead"):
         claim = run.claim()
         assert claim.ordinal == 0
@@ -219,8 +194,8 @@ def test_a_group_that_fails_too_often_dies_with_its_reason_and_the_run_goes_on(m
     assert [entry.ordinal for entry in run.lease()] == [1, 2]
 
 
-def test_a_dead_letter_is_listed_inspected_and_played_again(make: Make) -> None:
-    run = make()
+def test_a_dead_letter_is_listed_inspected_and_played_again(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_attempts=1)
     run.recover(limit=0, per_version=2)
     claim, other = run.make(2)
@@ -238,8 +213,8 @@ def test_a_dead_letter_is_listed_inspected_and_played_again(make: Make) -> None:
     assert [entry.ordinal for entry in run.lease()] == [0, 1]
 
 
-def test_a_purged_letter_keeps_its_reason(make: Make) -> None:
-    run = make()
+def test_a_purged_letter_keeps_its_reason(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_attempts=1)
     run.recover(limit=0, per_version=1)
     run.make(1)
@@ -252,8 +227,8 @@ def test_a_purged_letter_keeps_its_reason(make: Make) -> None:
     assert run.buffer.resubmit([0]) == (0,)
 
 
-def test_a_letter_played_again_below_the_watermark_is_trained_once(make: Make) -> None:
-    run = make()
+def test_a_letter_played_again_below_the_watermark_is_trained_once(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_attempts=1)
     run.recover(limit=1, per_version=2)
     run.buffer.fail(run.claim(), "reward_failed")
@@ -270,8 +245,8 @@ def test_a_letter_played_again_below_the_watermark_is_trained_once(make: Make) -
     assert run.counts("consumed", "dead", "next_ordinal") == (4, 0, 4)
 
 
-def test_a_letter_played_again_while_the_checkpoint_is_written_is_counted_once(make: Make) -> None:
-    run = make()
+def test_a_letter_played_again_while_the_checkpoint_is_written_is_counted_once(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_attempts=1)
     run.recover(limit=1, per_version=2)
     run.buffer.fail(run.claim(), "reward_failed")
@@ -284,8 +259,8 @@ def test_a_letter_played_again_while_the_checkpoint_is_written_is_counted_once(m
     assert run.counts("consumed", "filtered", "dead", "next_ordinal") == (2, 1, 0, 3)
 
 
-def test_a_claim_given_back_costs_no_failure(make: Make) -> None:
-    run = make().recover()
+def test_a_claim_given_back_costs_no_failure(new_run: NewRun) -> None:
+    run = new_run().recover()
     for attempt in range(1, 6):
         claim = run.claim()
         assert (claim.ordinal, claim.attempt) == (0, attempt)
@@ -293,8 +268,8 @@ def test_a_claim_given_back_costs_no_failure(make: Make) -> None:
     assert run.counts("waiting", "dead") == (1, 0)
 
 
-def test_a_whole_cluster_lost_at_once_is_nobodys_failure(make: Make) -> None:
-    run = make().recover(limit=1, per_version=4)
+def test_a_whole_cluster_lost_at_once_is_nobodys_failure(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=4)
     for _ in range(3):
         assert len(run.claims()) == 8
         run.passes(61)
@@ -304,8 +279,8 @@ def test_a_whole_cluster_lost_at_once_is_nobodys_failure(make: Make) -> None:
     assert run.counts("waiting", "dead") == (8, 0)
 
 
-def test_a_prompt_that_kills_every_worker_at_once_dies_in_the_end(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_prompt_that_kills_every_worker_at_once_dies_in_the_end(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     for _ in range(20):
         if not run.claims():
             break
@@ -314,8 +289,8 @@ def test_a_prompt_that_kills_every_worker_at_once_dies_in_the_end(make: Make) ->
     assert run.counts("dead")[0] >= 2
 
 
-def test_a_clock_that_went_back_expires_nobody(make: Make) -> None:
-    run = make().recover()
+def test_a_clock_that_went_back_expires_nobody(new_run: NewRun) -> None:
+    run = new_run().recover()
     run.claim()
     run.buffer.sweep()
     run.passes(-3600)
@@ -327,8 +302,8 @@ def test_a_clock_that_went_back_expires_nobody(make: Make) -> None:
     assert run.buffer.sweep().expired == (0,)
 
 
-def test_a_group_put_under_the_claim_of_another_is_refused(make: Make) -> None:
-    run = make().recover()
+def test_a_group_put_under_the_claim_of_another_is_refused(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = run.claim()
     with pytest.raises(TrajectoryError, match=r"group 5\.1 .* claim of 0\.1"):
         run.buffer.put(claim, group(5, 1, [run.version()]))
@@ -337,8 +312,8 @@ def test_a_group_put_under_the_claim_of_another_is_refused(make: Make) -> None:
 # Groups and payloads
 
 
-def test_a_put_repeated_after_a_lost_reply_is_the_same_put(make: Make) -> None:
-    run = make().recover(per_version=1)
+def test_a_put_repeated_after_a_lost_reply_is_the_same_put(new_run: NewRun) -> None:
+    run = new_run().recover(per_version=1)
     claim = run.claim()
     for _ in range(2):
         assert run.buffer.put(claim, group_for(claim, run.version())) == "ready"
@@ -348,8 +323,8 @@ def test_a_put_repeated_after_a_lost_reply_is_the_same_put(make: Make) -> None:
     assert run.buffer.fetch(entry) == group_for(claim, run.version())
 
 
-def test_two_puts_under_one_token_never_write_over_what_is_ready(make: Make) -> None:
-    run = make().recover(per_version=1)
+def test_two_puts_under_one_token_never_write_over_what_is_ready(new_run: NewRun) -> None:
+    run = new_run().recover(per_version=1)
     claim = run.claim()
     run.buffer.put(claim, group_for(claim, run.version()))
     run.buffer.put(claim, group_for(claim, run.version(), rewards=(0.5, 0.5, 0.5)))
@@ -357,8 +332,8 @@ def test_two_puts_under_one_token_never_write_over_what_is_ready(make: Make) -> 
     assert run.buffer.fetch(entry) == group_for(claim, run.version())
 
 
-def test_the_index_says_what_a_batch_is_planned_by(make: Make) -> None:
-    run = make().recover(per_version=1)
+def test_the_index_says_what_a_batch_is_planned_by(new_run: NewRun) -> None:
+    run = new_run().recover(per_version=1)
     claim = run.claim()
     run.buffer.put(claim, group_for(claim, run.version(), rewards=(1.0, None, 0.25)))
     run.passes(7)
@@ -372,8 +347,8 @@ def test_the_index_says_what_a_batch_is_planned_by(make: Make) -> None:
     assert entry.num_bytes > 100
 
 
-def test_a_group_without_signal_is_the_trainers_to_judge(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_group_without_signal_is_the_trainers_to_judge(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     for rewards in ((1.0, 1.0), (None, None)):
         claim = run.claim()
         assert run.buffer.put(claim, group_for(claim, run.version(), rewards=rewards)) == "ready"
@@ -385,8 +360,8 @@ def test_a_group_without_signal_is_the_trainers_to_judge(make: Make) -> None:
     assert run.audit()["zero_variance"] == 1
 
 
-def test_a_group_that_is_too_large_dies_with_its_size(make: Make) -> None:
-    run = make()
+def test_a_group_that_is_too_large_dies_with_its_size(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_group_bytes=300)
     run.recover()
     claim = run.claim()
@@ -396,8 +371,8 @@ def test_a_group_that_is_too_large_dies_with_its_size(make: Make) -> None:
     assert "bytes" in letter["error"]
 
 
-def test_a_missing_payload_is_named_and_made_again(make: Make) -> None:
-    run = make().recover(per_version=1)
+def test_a_missing_payload_is_named_and_made_again(new_run: NewRun) -> None:
+    run = new_run().recover(per_version=1)
     run.make(1)
     (entry,) = run.lease()
     run.buffer._payloads.delete([entry.key])
@@ -409,8 +384,8 @@ def test_a_missing_payload_is_named_and_made_again(make: Make) -> None:
     assert run.audit()["corrupt_payload"] == 1
 
 
-def test_a_foreign_payload_is_never_trained(make: Make) -> None:
-    run = make().recover(per_version=2)
+def test_a_foreign_payload_is_never_trained(new_run: NewRun) -> None:
+    run = new_run().recover(per_version=2)
     run.make(2)
     one, other = run.lease()
     blob = run.buffer._payloads.get(other.key)
@@ -423,8 +398,8 @@ def test_a_foreign_payload_is_never_trained(make: Make) -> None:
     run.buffer.give_back(run.branch, [one.ordinal], "corrupt_payload")
 
 
-def test_a_payload_that_was_never_put_is_not_touched_while_its_writer_may_still_put_it(make: Make) -> None:
-    run = make().recover()
+def test_a_payload_that_was_never_put_is_not_touched_while_its_writer_may_still_put_it(new_run: NewRun) -> None:
+    run = new_run().recover()
     claim = run.claim()
     key = f"payload:{run.name}:{claim.gid}:{claim.token}"
     stray = f"payload:{run.name}:0.1:{'0' * 32}"
@@ -433,8 +408,8 @@ def test_a_payload_that_was_never_put_is_not_touched_while_its_writer_may_still_
     assert run.buffer._store.named([key, stray]) == {key}
 
 
-def test_what_is_trained_and_kept_by_a_checkpoint_leaves_no_payload(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2)
+def test_what_is_trained_and_kept_by_a_checkpoint_leaves_no_payload(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2)
     claims = run.make(4)
     run.checkpoint(run.train())
     keys = [f"payload:{run.name}:{claim.gid}:{claim.token}" for claim in claims]
@@ -445,8 +420,8 @@ def test_what_is_trained_and_kept_by_a_checkpoint_leaves_no_payload(make: Make) 
 # Staleness
 
 
-def test_a_lag_at_the_limit_is_trained_and_one_beyond_is_not(make: Make) -> None:
-    run = make(policy="drop").recover(limit=1, per_version=1, number=5)
+def test_a_lag_at_the_limit_is_trained_and_one_beyond_is_not(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=1, per_version=1, number=5)
     run.buffer.advance(run.branch, 5, limit=9, groups_per_version=1)  # a window for three
     ages = {}
     for number in (5, 4, 3):
@@ -460,14 +435,14 @@ def test_a_lag_at_the_limit_is_trained_and_one_beyond_is_not(make: Make) -> None
     assert [entry.lag for entry in leased.entries] == [1]
 
 
-def test_the_lag_of_a_group_is_that_of_its_oldest_token(make: Make) -> None:
-    run = make(policy="drop").recover(limit=2, per_version=1, number=5)
+def test_the_lag_of_a_group_is_that_of_its_oldest_token(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=2, per_version=1, number=5)
     run.make(1, run.version(5), run.version(3), run.version(5))
     assert [entry.lag for entry in run.lease()] == [2]
 
 
-def test_a_group_that_is_stale_on_arrival_is_played_again_and_the_batch_stays_whole(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2, number=3)
+def test_a_group_that_is_stale_on_arrival_is_played_again_and_the_batch_stays_whole(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2, number=3)
     claims = run.claims()
     assert run.buffer.put(claims[0], group_for(claims[0], run.version(2))) == "stale"
     run.buffer.put(claims[1], group_for(claims[1], run.version(3)))
@@ -478,8 +453,8 @@ def test_a_group_that_is_stale_on_arrival_is_played_again_and_the_batch_stays_wh
     assert run.audit()["stale"] == 1
 
 
-def test_a_prompt_is_resubmitted_so_often_and_then_discarded(make: Make) -> None:
-    run = make(max_stale=2).recover(limit=0, per_version=1, number=3)
+def test_a_prompt_is_resubmitted_so_often_and_then_discarded(new_run: NewRun) -> None:
+    run = new_run(max_stale=2).recover(limit=0, per_version=1, number=3)
     for _ in range(3):
         claim = run.claim()
         assert claim.ordinal == 0
@@ -488,8 +463,8 @@ def test_a_prompt_is_resubmitted_so_often_and_then_discarded(make: Make) -> None
     assert run.claim().ordinal == 1
 
 
-def test_discard_drops_a_stale_group_for_good(make: Make) -> None:
-    run = make(on_stale="discard", policy="drop").recover(limit=1, per_version=1)
+def test_discard_drops_a_stale_group_for_good(new_run: NewRun) -> None:
+    run = new_run(on_stale="discard", policy="drop").recover(limit=1, per_version=1)
     run.make(2)
     run.train()
     run.number = 2
@@ -499,27 +474,27 @@ def test_discard_drops_a_stale_group_for_good(make: Make) -> None:
     assert run.counts("discarded") == (1,)
 
 
-def test_mask_keeps_a_stale_group_with_its_lag(make: Make) -> None:
-    run = make(on_stale="mask", policy="drop").recover(limit=0, per_version=1, number=3)
+def test_mask_keeps_a_stale_group_with_its_lag(new_run: NewRun) -> None:
+    run = new_run(on_stale="mask", policy="drop").recover(limit=0, per_version=1, number=3)
     assert run.make(1, run.version(1))
     assert [entry.lag for entry in run.lease()] == [2]
 
 
-def test_a_group_without_a_sampled_token_is_never_stale(make: Make) -> None:
-    run = make().recover(limit=0, per_version=1, number=9)
+def test_a_group_without_a_sampled_token_is_never_stale(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=1, number=9)
     claim = run.claim()
     assert run.buffer.put(claim, group(claim.ordinal, claim.attempt, [], rewards=(None,))) == "ready"
     assert [entry.lag for entry in run.lease()] == [0]
 
 
-def test_a_server_ahead_of_the_ledger_makes_no_negative_lag(make: Make) -> None:
-    run = make().recover(limit=0, per_version=1)
+def test_a_server_ahead_of_the_ledger_makes_no_negative_lag(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=1)
     run.make(1, run.version(1))
     assert [entry.lag for entry in run.lease()] == [0]
 
 
-def test_tokens_of_a_dead_branch_are_as_far_as_the_tree_says(make: Make) -> None:
-    run = make(policy="drop").recover(limit=2, per_version=1)
+def test_tokens_of_a_dead_branch_are_as_far_as_the_tree_says(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=2, per_version=1)
     first = run.branch
     trained = [*_train(run), *_train(run)]
     ledger = run.checkpoint(trained)
@@ -545,8 +520,8 @@ def _train(run: BufferRun) -> list[int]:
     return run.train()
 
 
-def test_wait_holds_the_batch_for_a_last_chance_group_that_fits_it(make: Make) -> None:
-    run = make(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=2, number=5)
+def test_wait_holds_the_batch_for_a_last_chance_group_that_fits_it(new_run: NewRun) -> None:
+    run = new_run(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=2, number=5)
     slow = run.claim("slow")
     assert run.buffer.renew(slow, run.version(4)).go_on
     run.make(2, run.version(5))
@@ -558,8 +533,8 @@ def test_wait_holds_the_batch_for_a_last_chance_group_that_fits_it(make: Make) -
     assert [entry.ordinal for entry in run.lease()] == [0, 1], "the last chance is taken first"
 
 
-def test_wait_ends_at_its_deadline_and_the_group_falls_under_drop(make: Make) -> None:
-    run = make(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=1, number=5)
+def test_wait_ends_at_its_deadline_and_the_group_falls_under_drop(new_run: NewRun) -> None:
+    run = new_run(policy="wait", wait_deadline_s=30).recover(limit=1, per_version=1, number=5)
     slow = run.claim()
     run.buffer.renew(slow, run.version(4))
     run.make(1)
@@ -572,16 +547,16 @@ def test_wait_ends_at_its_deadline_and_the_group_falls_under_drop(make: Make) ->
     assert run.buffer.put(slow, group_for(slow, run.version(4))) == "stale"
 
 
-def test_wait_does_not_wait_for_what_cannot_be_in_the_batch(make: Make) -> None:
-    run = make(policy="wait").recover(limit=1, per_version=1, number=5)
+def test_wait_does_not_wait_for_what_cannot_be_in_the_batch(new_run: NewRun) -> None:
+    run = new_run(policy="wait").recover(limit=1, per_version=1, number=5)
     slow = run.claim()
     run.buffer.renew(slow, run.version(4))
     run.make(1, run.version(4))
     assert [entry.ordinal for entry in run.lease()] == [1], "a last-chance group fills the batch already"
 
 
-def test_wait_does_not_wait_for_a_group_without_tokens_nor_for_one_without_a_worker(make: Make) -> None:
-    run = make(policy="wait").recover(limit=1, per_version=1, number=5)
+def test_wait_does_not_wait_for_a_group_without_tokens_nor_for_one_without_a_worker(new_run: NewRun) -> None:
+    run = new_run(policy="wait").recover(limit=1, per_version=1, number=5)
     idle, lost = run.claim(), run.claim()
     assert isinstance(run.try_lease(), NotReady)
     run.buffer.renew(lost, run.version(4))
@@ -592,8 +567,8 @@ def test_wait_does_not_wait_for_a_group_without_tokens_nor_for_one_without_a_wor
     assert [entry.ordinal for entry in run.lease()] == [1]
 
 
-def test_wait_leaves_a_last_chance_group_to_a_later_step_of_the_same_version(make: Make) -> None:
-    run = make(policy="wait").recover(limit=0, per_version=2, number=5)
+def test_wait_leaves_a_last_chance_group_to_a_later_step_of_the_same_version(new_run: NewRun) -> None:
+    run = new_run(policy="wait").recover(limit=0, per_version=2, number=5)
     slow = run.claim()
     run.buffer.renew(slow, run.version(5))
     run.make(1)
@@ -603,16 +578,16 @@ def test_wait_leaves_a_last_chance_group_to_a_later_step_of_the_same_version(mak
     assert [entry.ordinal for entry in run.lease(1, step=12)] == [0]
 
 
-def test_drop_does_not_wait(make: Make) -> None:
-    run = make(policy="drop").recover(limit=1, per_version=1, number=5)
+def test_drop_does_not_wait(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=1, per_version=1, number=5)
     slow = run.claim()
     run.buffer.renew(slow, run.version(4))
     run.make(1)
     assert run.train() == [1]
 
 
-def test_a_doomed_group_is_told_to_stop_if_that_is_asked_for(make: Make) -> None:
-    run = make(policy="drop", cancel_doomed=True).recover(limit=1, per_version=1, number=5)
+def test_a_doomed_group_is_told_to_stop_if_that_is_asked_for(new_run: NewRun) -> None:
+    run = new_run(policy="drop", cancel_doomed=True).recover(limit=1, per_version=1, number=5)
     claim = run.claim()
     assert run.buffer.renew(claim, run.version(4)).go_on
     run.number = 6
@@ -624,16 +599,16 @@ def test_a_doomed_group_is_told_to_stop_if_that_is_asked_for(make: Make) -> None
 # Order
 
 
-def test_oldest_takes_the_oldest_first_and_breaks_ties_by_ordinal(make: Make) -> None:
-    run = make(policy="drop").recover(limit=3, per_version=3, number=9)
+def test_oldest_takes_the_oldest_first_and_breaks_ties_by_ordinal(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=3, per_version=3, number=9)
     for number in (9, 8, 9, 7, 8):
         run.make(1, run.version(number))
     assert [entry.ordinal for entry in run.lease(2, step=1)] == [1, 3]
     assert [entry.ordinal for entry in run.lease(2, step=2)] == [0, 4]
 
 
-def test_in_order_of_ordinals_a_batch_waits_for_the_smallest_and_skips_the_closed(make: Make) -> None:
-    run = make(order="ordinal").recover(limit=1, per_version=2)
+def test_in_order_of_ordinals_a_batch_waits_for_the_smallest_and_skips_the_closed(new_run: NewRun) -> None:
+    run = new_run(order="ordinal").recover(limit=1, per_version=2)
     first, second, third = run.claim(), run.claim(), run.claim()
     run.buffer.put(third, group_for(third, run.version()))
     run.buffer.put(second, group_for(second, run.version()))
@@ -647,8 +622,8 @@ def test_in_order_of_ordinals_a_batch_waits_for_the_smallest_and_skips_the_close
 # The trainer
 
 
-def test_a_lease_is_all_or_nothing_and_nothing_for_nobody(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_lease_is_all_or_nothing_and_nothing_for_nobody(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     assert run.lease(0) == ()
     run.make(1)
     answer = run.try_lease(2)
@@ -657,16 +632,16 @@ def test_a_lease_is_all_or_nothing_and_nothing_for_nobody(make: Make) -> None:
     assert [entry.ordinal for entry in run.lease(1)] == [0]
 
 
-def test_a_lease_repeated_after_a_lost_reply_gives_the_same_groups(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2)
+def test_a_lease_repeated_after_a_lost_reply_gives_the_same_groups(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2)
     run.make(4)
     assert run.lease(step=1) == run.lease(step=1)
     assert run.counts("leased", "ready") == (2, 2)
     assert [entry.ordinal for entry in run.lease(step=2)] == [2, 3]
 
 
-def test_what_a_dead_trainer_held_goes_to_the_next_one_whole_and_once(make: Make) -> None:
-    run = make().recover(limit=0, per_version=3)
+def test_what_a_dead_trainer_held_goes_to_the_next_one_whole_and_once(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=3)
     run.make(3)
     assert len(run.lease(2)) == 2
     old = run.buffer
@@ -683,8 +658,8 @@ def test_what_a_dead_trainer_held_goes_to_the_next_one_whole_and_once(make: Make
             call()
 
 
-def test_a_leased_group_has_no_deadline_so_a_trainer_that_stalls_keeps_it(make: Make) -> None:
-    run = make().recover(limit=0, per_version=1)
+def test_a_leased_group_has_no_deadline_so_a_trainer_that_stalls_keeps_it(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=1)
     run.make(1)
     entries = run.lease()
     run.passes(7 * 24 * 3600)
@@ -693,8 +668,8 @@ def test_a_leased_group_has_no_deadline_so_a_trainer_that_stalls_keeps_it(make: 
     assert [entry.key for entry in run.lease()] == [entries[0].key]
 
 
-def test_two_trainers_that_resume_from_one_checkpoint_get_branches_of_their_own(make: Make) -> None:
-    run = make().recover()
+def test_two_trainers_that_resume_from_one_checkpoint_get_branches_of_their_own(new_run: NewRun) -> None:
+    run = new_run().recover()
     assert run.branch == 1
     assert run.buffer.recover("n", None, number=0, limit=0, groups_per_version=2) == 2
     assert run.buffer.recover("n", None, number=0, limit=0, groups_per_version=2) == 2, "one start opens one branch"
@@ -702,22 +677,22 @@ def test_two_trainers_that_resume_from_one_checkpoint_get_branches_of_their_own(
     assert run.attach().recover("o", None, number=0, limit=0, groups_per_version=2, seen=8) == 9
 
 
-def test_a_trainer_whose_branch_the_ledger_has_forgotten_is_told_so(make: Make) -> None:
-    run = make().recover()
+def test_a_trainer_whose_branch_the_ledger_has_forgotten_is_told_so(new_run: NewRun) -> None:
+    run = new_run().recover()
     with pytest.raises(Behind, match="lost its latest writes"):
         run.buffer.lease(7, 0, 1, 1)
 
 
-def test_the_trained_version_never_goes_back(make: Make) -> None:
-    run = make().recover(number=57)
+def test_the_trained_version_never_goes_back(new_run: NewRun) -> None:
+    run = new_run().recover(number=57)
     with pytest.raises(Fenced, match="57"):
         run.buffer.advance(run.branch, 1, limit=0, groups_per_version=2)
     with pytest.raises(Fenced, match="57"):
         run.buffer.lease(run.branch, 56, 1, 1)
 
 
-def test_a_repeated_advance_does_not_open_the_window_twice(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_repeated_advance_does_not_open_the_window_twice(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     run.make(2)
     run.train()
     run.make(2)
@@ -726,8 +701,8 @@ def test_a_repeated_advance_does_not_open_the_window_twice(make: Make) -> None:
     assert run.claims() == []
 
 
-def test_a_lease_carries_the_trainers_own_number(make: Make) -> None:
-    run = make(policy="drop").recover(limit=0, per_version=1)
+def test_a_lease_carries_the_trainers_own_number(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=0, per_version=1)
     run.make(1)
     run.lease()
     run.number = 1  # trained; the publish failed and with it the advance
@@ -735,8 +710,8 @@ def test_a_lease_carries_the_trainers_own_number(make: Make) -> None:
     assert run.claim().start_from == 1, "admission is open again, for groups of the version that was trained"
 
 
-def test_a_group_given_back_untouched_is_ready_again(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_a_group_given_back_untouched_is_ready_again(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     run.make(2)
     run.lease()
     run.buffer.give_back(run.branch, [0])
@@ -745,8 +720,8 @@ def test_a_group_given_back_untouched_is_ready_again(make: Make) -> None:
     assert run.counts("ready", "leased") == (1, 1)
 
 
-def test_a_batch_that_kills_its_trainer_three_times_dies(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2)
+def test_a_batch_that_kills_its_trainer_three_times_dies(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2)
     run.make(3)
     for _ in range(3):
         assert [entry.ordinal for entry in run.lease()] == [0, 1]
@@ -756,8 +731,8 @@ def test_a_batch_that_kills_its_trainer_three_times_dies(make: Make) -> None:
     assert all("newest step" in letter["error"] and letter["payload"] for letter in run.buffer.audit().dead)
 
 
-def test_only_the_newest_batch_is_suspected_of_killing_the_trainer(make: Make) -> None:
-    run = make().recover(limit=1, per_version=1)
+def test_only_the_newest_batch_is_suspected_of_killing_the_trainer(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=1)
     run.make(2)
     for _ in range(3):
         run.lease(step=1)
@@ -770,8 +745,8 @@ def test_only_the_newest_batch_is_suspected_of_killing_the_trainer(make: Make) -
 # Checkpoints
 
 
-def test_a_crash_before_the_checkpoint_trains_again_and_one_after_it_does_not(make: Make) -> None:
-    run = make(policy="drop").recover(limit=3, per_version=2)
+def test_a_crash_before_the_checkpoint_trains_again_and_one_after_it_does_not(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=3, per_version=2)
     run.make(8)
     first = run.train()
     ledger = run.checkpoint(first, commit=False)
@@ -781,8 +756,8 @@ def test_a_crash_before_the_checkpoint_trains_again_and_one_after_it_does_not(ma
     assert run.counts("consumed", "leased") == (2, 2)
 
 
-def test_an_older_checkpoint_reopens_what_was_committed_after_it(make: Make) -> None:
-    run = make().recover(limit=0, per_version=2)
+def test_an_older_checkpoint_reopens_what_was_committed_after_it(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=2)
     run.make(2)
     older = run.checkpoint(run.train())
     run.make(2)
@@ -793,20 +768,20 @@ def test_an_older_checkpoint_reopens_what_was_committed_after_it(make: Make) -> 
     assert [claim.ordinal for claim in run.claims()] == [2, 3]
 
 
-def test_a_commit_and_a_recover_survive_the_loss_of_everything_in_the_store(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2)
+def test_a_commit_and_a_recover_survive_the_loss_of_everything_in_the_store(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2)
     run.make(4)
     trained = run.train()
     ledger = Ledger.from_json(run.checkpoint(trained).to_json())
-    other = make()
+    other = new_run()
     other.recover(limit=1, per_version=2, ledger=ledger, number=1)
     assert other.branch == run.branch + 1
     assert other.counts("consumed", "next_ordinal") == (2, 2)
     assert [claim.ordinal for claim in other.claims()] == [2, 3, 4, 5]
 
 
-def test_the_watermark_moves_past_all_that_is_resolved_whatever_became_of_it(make: Make) -> None:
-    run = make(max_stale=0).recover(limit=3, per_version=2, number=4)
+def test_the_watermark_moves_past_all_that_is_resolved_whatever_became_of_it(new_run: NewRun) -> None:
+    run = new_run(max_stale=0).recover(limit=3, per_version=2, number=4)
     claims = run.claims()[:5]
     run.buffer.put(claims[0], group_for(claims[0], run.version()))
     run.buffer.put(claims[1], group_for(claims[1], run.version()), filtered="zero_variance")
@@ -822,8 +797,8 @@ def test_the_watermark_moves_past_all_that_is_resolved_whatever_became_of_it(mak
     assert dict(ledger.below) == {"consumed": 2, "filtered": 1, "discarded": 1}
 
 
-def test_a_commit_repeated_or_old_changes_nothing(make: Make) -> None:
-    run = make().recover(limit=0, per_version=1)
+def test_a_commit_repeated_or_old_changes_nothing(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=1)
     run.make(1)
     first = run.checkpoint(run.train())
     run.make(1)
@@ -833,8 +808,8 @@ def test_a_commit_repeated_or_old_changes_nothing(make: Make) -> None:
     assert run.counts("consumed", "next_ordinal") == (2, 2)
 
 
-def test_the_ledger_outranks_a_store_that_offers_a_trained_group_again(make: Make) -> None:
-    run = make().recover(limit=1, per_version=1)
+def test_the_ledger_outranks_a_store_that_offers_a_trained_group_again(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=1)
     run.make(2)
     (entry,) = run.lease(step=1)
     # The store loses the lease: the group is ready again, with its payload.
@@ -849,8 +824,8 @@ def test_the_ledger_outranks_a_store_that_offers_a_trained_group_again(make: Mak
 # Bytes
 
 
-def test_bytes_refuse_new_prompts_only_and_never_a_retry_or_a_put(make: Make) -> None:
-    run = make()
+def test_bytes_refuse_new_prompts_only_and_never_a_retry_or_a_put(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_bytes=200_000, max_group_bytes=100_000)
     run.recover(limit=3, per_version=1)
     first, second = run.claims()
@@ -866,8 +841,8 @@ def test_bytes_refuse_new_prompts_only_and_never_a_retry_or_a_put(make: Make) ->
     assert run.claim().ordinal == 2, "their real size is small"
 
 
-def test_a_lease_that_lacks_groups_for_lack_of_bytes_asks_for_a_checkpoint_which_helps(make: Make) -> None:
-    run = make()
+def test_a_lease_that_lacks_groups_for_lack_of_bytes_asks_for_a_checkpoint_which_helps(new_run: NewRun) -> None:
+    run = new_run()
     num_bytes = len(encode(group(0, 1, [pack(1, 0)])))
     run.set(max_bytes=2 * num_bytes - 1, max_group_bytes=num_bytes)
     run.recover(limit=0, per_version=1)
@@ -882,8 +857,8 @@ def test_a_lease_that_lacks_groups_for_lack_of_bytes_asks_for_a_checkpoint_which
     assert [entry.ordinal for entry in run.lease()] == [1]
 
 
-def test_dead_letters_take_no_part_of_the_budget_and_lose_their_payloads_first(make: Make) -> None:
-    run = make()
+def test_dead_letters_take_no_part_of_the_budget_and_lose_their_payloads_first(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_dead_bytes=1200, max_attempts=1)
     run.recover(limit=3, per_version=2)
     run.make(4)
@@ -897,8 +872,8 @@ def test_dead_letters_take_no_part_of_the_budget_and_lose_their_payloads_first(m
     assert [letter["reason"] for letter in audit.dead] == ["corrupt_payload"] * 4
 
 
-def test_a_budget_that_cannot_hold_one_version_is_refused_at_the_start(make: Make) -> None:
-    run = make()
+def test_a_budget_that_cannot_hold_one_version_is_refused_at_the_start(new_run: NewRun) -> None:
+    run = new_run()
     run.set(max_bytes=300_000, max_group_bytes=100_000)
     with pytest.raises(BudgetTooSmall, match="400000 in all"):
         run.recover(per_version=4)
@@ -909,8 +884,8 @@ def test_a_budget_that_cannot_hold_one_version_is_refused_at_the_start(make: Mak
 RECORD = RunRecord(schema=1, dataset="d41d8", seed=7, group_size=8, order="oldest", tokenizer="t0")
 
 
-def test_the_run_record_is_compared_field_by_field_and_completed(make: Make) -> None:
-    run = make()
+def test_the_run_record_is_compared_field_by_field_and_completed(new_run: NewRun) -> None:
+    run = new_run()
     assert run.buffer.record() is None
     assert run.buffer.register(RECORD) == RECORD
     trainer = RunRecord(schema=1, dataset="", seed=7, group_size=8, order="oldest", tokenizer="t0", layout="l0")
@@ -923,15 +898,15 @@ def test_the_run_record_is_compared_field_by_field_and_completed(make: Make) -> 
     assert run.buffer.record() == both
 
 
-def test_runs_do_not_see_each_other(make: Make) -> None:
-    one, other = make().recover(), make().recover()
+def test_runs_do_not_see_each_other(new_run: NewRun) -> None:
+    one, other = new_run().recover(), new_run().recover()
     one.make(2)
     assert other.counts("ready", "next_ordinal") == (0, 0)
     assert one.counts("ready", "next_ordinal") == (2, 2)
 
 
-def test_an_evaluation_has_its_prompts_in_order_and_takes_nothing_from_training(make: Make) -> None:
-    run = make().recover(limit=1, per_version=2, number=6)
+def test_an_evaluation_has_its_prompts_in_order_and_takes_nothing_from_training(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=2, number=6)
     worker = run.attach()
     assert worker.evaluation() is None
     opened = run.buffer.open_evaluation(run.version(), num_prompts=3, group_size=2)
@@ -957,8 +932,8 @@ def test_an_evaluation_has_its_prompts_in_order_and_takes_nothing_from_training(
         ledger.put(claims[0], group_for(claims[0], run.version()))
 
 
-def test_an_evaluation_ends_with_its_last_prompt_also_when_some_fail(make: Make) -> None:
-    run = make().recover()
+def test_an_evaluation_ends_with_its_last_prompt_also_when_some_fail(new_run: NewRun) -> None:
+    run = new_run().recover()
     run.buffer.open_evaluation(run.version(), num_prompts=1, group_size=1)
     ledger = run.attach().evaluation()
     assert ledger is not None
@@ -971,8 +946,8 @@ def test_an_evaluation_ends_with_its_last_prompt_also_when_some_fail(make: Make)
     assert isinstance(ledger.reserve("w"), NotAdmitted)
 
 
-def test_an_old_trainer_opens_no_evaluation_and_a_new_one_drops_what_it_left_open(make: Make) -> None:
-    run = make().recover()
+def test_an_old_trainer_opens_no_evaluation_and_a_new_one_drops_what_it_left_open(new_run: NewRun) -> None:
+    run = new_run().recover()
     old, version = run.buffer, run.version()
     left_open = old.open_evaluation(version, num_prompts=2, group_size=1)
     assert isinstance(left_open.reserve("w"), Claim)
@@ -984,8 +959,8 @@ def test_an_old_trainer_opens_no_evaluation_and_a_new_one_drops_what_it_left_ope
     assert run.attach().evaluation() is None
 
 
-def test_an_evaluation_after_a_resume_takes_servers_that_hold_the_same_weights(make: Make) -> None:
-    run = make().recover(limit=0, per_version=1)
+def test_an_evaluation_after_a_resume_takes_servers_that_hold_the_same_weights(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=1)
     ledger = run.checkpoint(_train(run))
     old = run.branch
     run.recover(limit=0, per_version=1, ledger=ledger, number=1)
@@ -998,8 +973,8 @@ def test_an_evaluation_after_a_resume_takes_servers_that_hold_the_same_weights(m
     assert evaluation.put(claim, group_for(claim, pack(old, 1))) == "ready"
 
 
-def test_a_hint_wakes_whoever_waits_for_that_kind_of_change(make: Make) -> None:
-    run = make().recover(limit=0, per_version=1)
+def test_a_hint_wakes_whoever_waits_for_that_kind_of_change(new_run: NewRun) -> None:
+    run = new_run().recover(limit=0, per_version=1)
     ready, room, both = run.buffer.hints("ready"), run.buffer.hints("room"), run.buffer.hints()
     assert not both.wait(0.01)
     run.make(1)
@@ -1011,8 +986,8 @@ def test_a_hint_wakes_whoever_waits_for_that_kind_of_change(make: Make) -> None:
     assert not ready.wait(0.01)
 
 
-def test_the_latest_report_of_each_source_is_kept(make: Make) -> None:
-    run = make()
+def test_the_latest_report_of_each_source_is_kept(new_run: NewRun) -> None:
+    run = new_run()
     run.buffer.report("worker-1", {"groups": 3})
     run.buffer.report("worker-1", {"groups": 4, "waits_for": "admission"})
     run.buffer.report("worker-2", {"groups": 1})
@@ -1021,8 +996,8 @@ def test_the_latest_report_of_each_source_is_kept(make: Make) -> None:
     assert set(reports) == {"worker-1", "worker-2"}
 
 
-def test_many_versions_without_a_drift(make: Make) -> None:
-    run = make(policy="drop").recover(limit=2, per_version=2)
+def test_many_versions_without_a_drift(new_run: NewRun) -> None:
+    run = new_run(policy="drop").recover(limit=2, per_version=2)
     trained: list[int] = []
     for _ in range(10):
         for claim in run.claims():
