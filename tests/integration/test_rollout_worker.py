@@ -13,7 +13,7 @@ from asyncrl.envs import ENVIRONMENTS, EnvironmentDeps
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.inference.fleet import Fleet
 from asyncrl.rollout.chat import ChatTemplate
-from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.reservation import Prompts
@@ -21,6 +21,7 @@ from asyncrl.rollout.worker import Worker, WorkerSettings
 from buffer import BufferConfig, Group, ReplayBuffer
 from buffer.answers import Leased
 from buffer.versions import pack
+from tests.support.episode_settings import episode_settings
 from tests.support.event_loop import in_event_loop
 from tests.support.redis_server import RedisServer, running_redis
 from tests.support.rollout_cluster import CONTEXT, RolloutCluster, Trainer
@@ -40,18 +41,7 @@ def make_row(index: int, digits: str) -> PromptRow:
 
 
 def make_worker(cluster: RolloutCluster, buffer: ReplayBuffer, fleet: Fleet, rewards: RewardPool) -> Worker:
-    settings = EpisodeSettings(
-        run_seed=0,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=-1,
-        max_new_tokens=8,
-        max_turns=1,
-        max_attempts=5,
-        context_length=CONTEXT,
-        max_prompt_tokens=32,
-        truncation="error",
-    )
+    settings = episode_settings(max_attempts=5, context_length=CONTEXT, max_prompt_tokens=32)
     deps = EnvironmentDeps(rewards=rewards, config=RolloutConfig())
     chat = ChatTemplate.from_model_dir(cluster.model_dir)
     rows = [make_row(i, str(321 + i)) for i in range(50)]

@@ -11,24 +11,14 @@ from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import Message, Reward, StepResult
 from asyncrl.inference.fleet import Generated, Session
 from asyncrl.inference.protocol import Sampling
-from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings, EpisodeTask, PromptMemo
+from asyncrl.rollout.episode import EpisodePlayer, EpisodeTask, PromptMemo
 from asyncrl.rollout.progress import Halted, Progress
 from buffer import Span, Trajectory, wire
 from buffer.partials import PartialEpisode, Partials, partials_of
 from tests.support.char_chat import CharChat
+from tests.support.episode_settings import episode_settings
 
-SETTINGS = EpisodeSettings(
-    run_seed=0,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=-1,
-    max_new_tokens=8,
-    max_turns=3,
-    max_attempts=2,
-    context_length=64,
-    max_prompt_tokens=60,
-    truncation="error",
-)
+SETTINGS = episode_settings(max_turns=3)
 ROW = PromptRow(0, "test", ({"role": "user", "content": "1234"},), None, {})
 
 

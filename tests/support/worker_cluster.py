@@ -14,7 +14,7 @@ from asyncrl.envs.base import Environment, Message, Reward, StepResult
 from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
-from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.reservation import Prompts
@@ -22,21 +22,11 @@ from asyncrl.rollout.worker import Worker, WorkerSettings
 from buffer import BufferConfig, Group, ReplayBuffer, StalenessConfig
 from buffer.answers import Leased
 from tests.support.char_chat import CharChat
+from tests.support.episode_settings import episode_settings
 from tests.support.fake_sglang import VOCAB, FakeServer, running_fake
 
 GROUP = 3
-EPISODE = EpisodeSettings(
-    run_seed=0,
-    temperature=1.0,
-    top_p=1.0,
-    top_k=-1,
-    max_new_tokens=8,
-    max_turns=1,
-    max_attempts=2,
-    context_length=128,
-    max_prompt_tokens=60,
-    truncation="error",
-)
+EPISODE = episode_settings(context_length=128)
 
 
 class Scored:

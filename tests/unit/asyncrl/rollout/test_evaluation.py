@@ -10,11 +10,12 @@ from asyncrl.errors import ServerError
 from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
-from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
+from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.evaluation import Scores, evaluate
 from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.reservation import Prompts
 from tests.support.char_chat import CharChat
+from tests.support.episode_settings import episode_settings
 from tests.support.event_loop import in_event_loop
 from tests.support.fake_sglang import VOCAB, FakeServer, running_fake
 
@@ -37,18 +38,7 @@ class ByIndex:
 async def scores_on(server: FakeServer, rows: list[PromptRow] = ROWS, **wanted: Any) -> Scores:
     fleet = Fleet(FixedBoard([server.url]), lambda url: ServerClient(url, vocab_size=VOCAB), FleetLimits(5.0, 0.2))
     await fleet.refresh()
-    settings = EpisodeSettings(
-        run_seed=0,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=-1,
-        max_new_tokens=8,
-        max_turns=1,
-        max_attempts=1,
-        context_length=64,
-        max_prompt_tokens=60,
-        truncation="error",
-    )
+    settings = episode_settings(max_attempts=1)
     player = EpisodePlayer(CharChat(), fleet, ByIndex, settings)
     prompts = Prompts(rows, PromptOrder(max(1, len(rows)), 0, False), 2)
     try:
