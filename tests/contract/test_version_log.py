@@ -204,6 +204,29 @@ def test_a_document_is_written_once(log: VersionLog) -> None:
     assert log.document("layout:../x") == b"one"
 
 
+def test_where_the_ranks_have_their_parts_is_what_the_newest_branch_said(opener: Opener) -> None:
+    log = begun(opener("run"))
+    assert log.endpoints() == {}
+    log.put_endpoint(1, 0, "tcp://a:1")
+    log.put_endpoint(1, 10, "tcp://[::1]:2")
+    log.put_endpoint(1, 0, "tcp://a b:3")
+    assert opener("run").endpoints() == {0: "tcp://a b:3", 10: "tcp://[::1]:2"}
+    log.claim(2)
+    assert set(log.endpoints()) == {0, 10}, "the parts may still be there"
+    with pytest.raises(Fenced, match="branch 2 owns the log"):
+        log.put_endpoint(1, 0, "tcp://a:1")
+    log.put_endpoint(2, 1, "tcp://b:1")
+    assert log.endpoints() == {1: "tcp://b:1"}
+
+
+def test_an_endpoint_of_a_branch_whose_claim_the_log_lost_is_not_taken_back_by_an_older_one(log: VersionLog) -> None:
+    begun(log, branch=1)
+    log.put_endpoint(3, 0, "tcp://new:1")
+    with pytest.raises(Fenced, match="branch 3"):
+        log.put_endpoint(2, 0, "tcp://old:1")
+    assert log.endpoints() == {0: "tcp://new:1"}
+
+
 def test_a_server_counts_with_its_version_state_and_url_while_its_lease_lives(log: VersionLog) -> None:
     log.register("s/../1", "start-1", "http://one", 30.0)
     log.register("gone", "start-1", "http://gone", -1.0)

@@ -106,6 +106,19 @@ class VersionLog(Protocol):
 
     def document(self, name: str) -> bytes | None: ...
 
+    # where parts are, for a transport that leaves them with their writer
+    def put_endpoint(self, branch: int, rank: int, url: str) -> None:
+        """Parts that `rank` of the trainer puts are got at `url`. What ranks of older branches said is void.
+
+        Raises:
+            Fenced: another branch owns the log, or said where its parts are.
+        """
+        ...
+
+    def endpoints(self) -> dict[int, str]:
+        """Where each rank of the newest branch that said so has its parts."""
+        ...
+
     # servers
     def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
         """A server started: what an earlier incarnation said is void."""

@@ -64,7 +64,7 @@ class DirectoryLog:
         self.run = run
         self._root = directory / safe_name(run) / "log"
         self._closed = threading.Event()
-        folders = ("records", "anchors", "digests", "documents", "servers", "seen", "needs", "hints")
+        folders = ("records", "anchors", "digests", "documents", "endpoints", "servers", "seen", "needs", "hints")
         self._files = Files(self._root, folders, self._closed)
         self._shared = self.watch()
 
@@ -140,6 +140,17 @@ class DirectoryLog:
     def document(self, name: str) -> bytes | None:
         return self._files.read(f"documents/{safe_name(name)}")
 
+    def put_endpoint(self, branch: int, rank: int, url: str) -> None:
+        with self._files.locked():
+            held = self._endpoints()
+            self._check_owner(branch, f"endpoint of rank {rank}", max((said for said, _ in held.values()), default=0))
+            for other in (other for other, (said, _) in held.items() if said < branch):
+                (self._root / "endpoints" / str(other)).unlink(missing_ok=True)
+            self._files.write(f"endpoints/{rank}", msgpack.packb([branch, url]))
+
+    def endpoints(self) -> dict[int, str]:
+        return {rank: url for rank, (_, url) in self._endpoints().items()}
+
     def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
         with self._files.locked():
             self._put_server(server, incarnation, url, lease_s, "starting", None)
@@ -214,8 +225,13 @@ class DirectoryLog:
         head = self._files.read("head")
         return None if head is None else int(head)
 
-    def _check_owner(self, branch: int, what: str) -> None:
-        if (owner := self.owner()) > branch:
+    def _endpoints(self) -> dict[int, tuple[int, str]]:
+        files = (self._root / "endpoints").glob("[0-9]*")
+        held = {int(file.name): self._files.read(f"endpoints/{file.name}") for file in files}
+        return {rank: tuple(msgpack.unpackb(blob)) for rank, blob in sorted(held.items()) if blob is not None}
+
+    def _check_owner(self, branch: int, what: str, newest: int = 0) -> None:
+        if (owner := max(self.owner(), newest)) > branch:
             raise Fenced(
                 f"{what}: branch {owner} owns the log. A newer trainer took over; this one must stop publishing."
             )

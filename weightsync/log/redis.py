@@ -23,7 +23,7 @@ _SOCKET_S = 15.0
 _RETRIES, _FAILOVER_RETRIES = 8, 30
 _BLOCK_S = 5.0  # of one XREAD: below the socket's timeout, so that a quiet stream is not taken for a lost server
 _NAMES = (
-    *("owner", "head", "records", "anchors", "nonces", "digests", "hints", "documents"),
+    *("owner", "head", "records", "anchors", "nonces", "digests", "hints", "documents", "endpoints"),
     *("servers", "incarnations", "states", "held", "seen", "needs", "wish"),
 )
 _FLEET = ("servers", "incarnations", "states", "held", "seen")
@@ -176,6 +176,15 @@ class RedisLog:
         with answers(f"document {name}"):
             blob: bytes | None = self._raw().hget(self._keys["documents"], name)
         return blob
+
+    def put_endpoint(self, branch: int, rank: int, url: str) -> None:
+        answer = self._run(scripts.PUT_ENDPOINT, ["owner", "endpoints"], branch, rank, url)
+        self._decide(answer, f"endpoint of rank {rank}")
+
+    def endpoints(self) -> dict[int, str]:
+        with answers("a read of the endpoints"):
+            held = self._raw().hgetall(self._keys["endpoints"])
+        return {int(rank): blob.decode().partition(" ")[2] for rank, blob in held.items()}
 
     def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
         registration = msgpack.packb([url, lease_s])

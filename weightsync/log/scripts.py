@@ -86,6 +86,20 @@ end
 return { "done" }
 """
 
+PUT_ENDPOINT = """#!lua flags=allow-oom
+-- put_endpoint(KEYS: owner, endpoints; ARGV: branch, rank, url) -> {"done"} or {"fenced", branch}
+-- An endpoint is kept as "<branch> <url>". Those of older branches are void.
+local newest = tonumber(redis.call("GET", KEYS[1]) or "0")
+local held = redis.call("HGETALL", KEYS[2])
+for i = 2, #held, 2 do newest = math.max(newest, tonumber(string.match(held[i], "^%d+"))) end
+if newest > tonumber(ARGV[1]) then return { "fenced", tostring(newest) } end
+for i = 2, #held, 2 do
+  if tonumber(string.match(held[i], "^%d+")) < tonumber(ARGV[1]) then redis.call("HDEL", KEYS[2], held[i - 1]) end
+end
+redis.call("HSET", KEYS[2], ARGV[2], ARGV[1] .. " " .. ARGV[3])
+return { "done" }
+"""
+
 REGISTER = (
     """#!lua flags=allow-oom
 -- register(KEYS: servers, incarnations, states, held, seen, hints; ARGV: server, incarnation, registration, state)
