@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from buffer.operator_side import HeldGroup
     from buffer.partials import UNFINISHED, PartialEpisode, Partials
     from buffer.replay_buffer import ReplayBuffer
+    from buffer.row import Row, Span
     from buffer.run_record import RunRecord
     from buffer.status import HeldClaim, Status, Usage
     from buffer.tokens import TokenLedger
-    from buffer.trajectory import Group, Row, Span, Trajectory
+    from buffer.trajectory import Group, Trajectory
     from buffer.versions import label, pack, parse_label, unpack
 
 OWNER = "asyncrl"
@@ -87,10 +88,11 @@ _NAMES = {
     "operator_side": ("HeldGroup",),
     "partials": ("UNFINISHED", "PartialEpisode", "Partials"),
     "replay_buffer": ("ReplayBuffer",),
+    "row": ("Row", "Span"),
     "run_record": ("RunRecord",),
     "status": ("HeldClaim", "Status", "Usage"),
     "tokens": ("TokenLedger",),
-    "trajectory": ("Group", "Row", "Span", "Trajectory"),
+    "trajectory": ("Group", "Trajectory"),
     "versions": ("label", "pack", "parse_label", "unpack"),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -28,7 +28,7 @@ from buffer.server_checks import PROBE_KEY
 ADMIN = "admin"
 
 WEIGHT_LOG = (
-    *("owner", "head", "records", "anchors", "nonces", "digests", "hints", "documents", "endpoints"),
+    *("owner", "head", "records", "anchors", "merged", "nonces", "digests", "hints", "documents", "endpoints"),
     *("servers", "incarnations", "states", "held", "seen", "needs", "wish"),
 )
 """What weightsync keeps beside the ledger, as {run}:w:<name>: versions, and the fleet. A test compares the two."""

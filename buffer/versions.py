@@ -18,10 +18,10 @@ def pack(branch: int, number: int) -> int:
     Raises:
         ValueError: branch or number does not fit into 32 unsigned bits.
     """
-    for name, value in (("branch", branch), ("number", number)):
-        if not 0 <= value <= _NUMBER_MASK:
-            raise ValueError(f"{name} = {value} of a version must be in 0..{_NUMBER_MASK}: it is stored in 32 bits.")
-    return branch << _NUMBER_BITS | number
+    if 0 <= branch <= _NUMBER_MASK and 0 <= number <= _NUMBER_MASK:
+        return branch << _NUMBER_BITS | number
+    name, value = ("number", number) if 0 <= branch <= _NUMBER_MASK else ("branch", branch)
+    raise ValueError(f"{name} = {value} of a version must be in 0..{_NUMBER_MASK}: it is stored in 32 bits.")
 
 
 def unpack(version: int) -> tuple[int, int]:

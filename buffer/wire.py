@@ -23,7 +23,8 @@ import zstandard
 
 from buffer.errors import CorruptPayload, TooLarge, UnknownSchema
 from buffer.json_safe import shown
-from buffer.trajectory import Group, Row, Trajectory
+from buffer.row import Row
+from buffer.trajectory import Group, Trajectory
 from buffer.versions import unpack
 from buffer.wire_columns import ALIGN, Columns, group_of
 

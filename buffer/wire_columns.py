@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from buffer.errors import TrajectoryError
 from buffer.json_safe import shown
-from buffer.trajectory import COLUMN_DTYPES, Group, Row, Span, Trajectory
+from buffer.row import COLUMN_DTYPES, Row, Span
+from buffer.trajectory import Group, Trajectory
 from buffer.versions import pack
 
 ALIGN = 8
@@ -17,6 +18,7 @@ ALIGN = 8
 Json = Any  # a part of a decoded msgpack map, which has no static type; each use checks what it finds
 
 _KINDS = {name: np.dtype(name).newbyteorder("<") for name in COLUMN_DTYPES}
+_UINT32, _FLOAT32, _UINT8 = _KINDS["uint32"], _KINDS["float32"], _KINDS["uint8"]
 
 
 @dataclass(slots=True)
@@ -46,6 +48,15 @@ class Columns:
             raise TrajectoryError("a column of dtype bool holds other bytes than 0 and 1.")
         return cast("npt.NDArray[np.generic]", array)
 
+    def take_flat(self, kind: np.dtype[np.generic], count: int) -> npt.NDArray[Any]:
+        """`take` for one of our own dtypes and a count that was checked: three in every group."""
+        end = self.at + count * kind.itemsize
+        if end > len(self.data):
+            raise TrajectoryError(f"a column ends at byte {end}, the columns at byte {len(self.data)}.")
+        array = np.frombuffer(self.data, kind, count, self.at)
+        self.at = end + -end % ALIGN
+        return array
+
     def end(self) -> None:
         """Raises TrajectoryError if anything is left."""
         if self.at != len(self.data):
@@ -62,12 +73,12 @@ def group_of(head: Json, columns: Columns) -> Group:
     if not all(type(n) is int and n >= 1 for n in lengths):
         raise TrajectoryError(f"rows of {shown(lengths)} tokens are not ones that are ever written.")
     total = sum(lengths)
-    token_ids = cast("npt.NDArray[np.uint32]", columns.take("uint32", [total]))
-    logprobs = cast("npt.NDArray[np.float32]", columns.take("float32", [total]))
-    packed = cast("npt.NDArray[np.uint8]", columns.take("uint8", [(total + 7) // 8]))
-    mask = np.unpackbits(packed, count=total, bitorder="little").view(np.bool_)
+    token_ids = columns.take_flat(_UINT32, total)
+    logprobs = columns.take_flat(_FLOAT32, total)
+    mask = np.unpackbits(columns.take_flat(_UINT8, (total + 7) // 8), count=total, bitorder="little").view(np.bool_)
     # Checked here for all rows, and in each row by its counts; a single row that fails says which number it was.
-    sound = bool(np.isfinite(logprobs).all()) and not ((logprobs != 0) > mask).any()
+    # `find` in the bytes takes a third of the time of numpy's `any` and `all`.
+    sound = np.isfinite(logprobs).tobytes().find(0) < 0 and ((logprobs != 0) > mask).tobytes().find(1) < 0
     marks = mask.tobytes()
     trajectories, at = [], 0
     for one in head["trajectories"]:
@@ -89,10 +100,11 @@ def _row(
     columns: Columns,
     sound: bool,
 ) -> Row:
-    spans = tuple(Span(pack(branch, number), digest, n) for branch, number, digest, n in head["spans"])
-    extra = {name: columns.take(dtype, shape) for name, (dtype, shape) in head["columns"].items()}
-    if sound and not extra:
+    spans = tuple([Span(pack(branch, number), digest, n) for branch, number, digest, n in head["spans"]])
+    named: dict[str, Json] = head["columns"]
+    if sound and named == {}:
         return Row.of_sound_arrays(*arrays, spans, head["num_prompt_tokens"])
+    extra = {name: columns.take(dtype, shape) for name, (dtype, shape) in named.items()}
     return Row(*arrays, spans, head["num_prompt_tokens"], extra)
 
 

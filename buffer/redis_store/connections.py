@@ -170,10 +170,10 @@ def _in_pieces(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
         small.append(b"*%d\r\n" % len(command))
         for part in command:
             blob = part if isinstance(part, bytes) else str(part).encode()
-            small.append(b"$%d\r\n" % len(blob))
             if len(blob) < _LARGE:
-                small += (blob, b"\r\n")
+                small.append(b"$%d\r\n%b\r\n" % (len(blob), blob))
                 continue
+            small.append(b"$%d\r\n" % len(blob))
             yield b"".join(small)
             view = memoryview(blob)
             yield from (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))

@@ -10,7 +10,8 @@ import numpy as np
 from buffer import Group, Ledger, Row, Span, Trajectory, pack, redis_replies
 from buffer.books import Index
 from buffer.partials import UNFINISHED, PartialEpisode, Partials
-from buffer.trajectory import COLUMN_DTYPES, FINISH_REASONS
+from buffer.row import COLUMN_DTYPES
+from buffer.trajectory import FINISH_REASONS
 
 _TEXTS = ("", "gsm8k", "na\u00efve \U0001f600", "line\nline", "\ufffd", "a" * 200)
 

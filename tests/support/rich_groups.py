@@ -3,7 +3,7 @@
 import numpy as np
 
 from buffer import Group, Row, Span, Trajectory, pack
-from buffer.trajectory import COLUMN_DTYPES
+from buffer.row import COLUMN_DTYPES
 
 VERSIONS = (pack(1, 3), pack(2, 5))
 

@@ -85,6 +85,8 @@ def test_a_span_without_a_version_is_an_error_and_not_fresh(span: tuple[Any, Any
         ({"reward": None}, "exactly one of the two"),
         ({"reward_error": "timeout"}, "exactly one of the two"),
         ({"reward_parts": {"format": float("nan")}}, "Trajectory.reward_parts.format = nan"),
+        ({"reward_parts": None}, "Trajectory.reward_parts must be a mapping"),
+        ({"extra_info": []}, "Trajectory.extra_info must be a mapping"),
         ({"finish_reason": "eos"}, "finish_reason = 'eos' is not one of stop, length, abort, env"),
         (
             {"extra_info": {"seed": 2**64}},
