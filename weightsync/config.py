@@ -16,8 +16,8 @@ class WeightsyncConfig(BaseModel):
 
     transport: Literal["auto", "redis", "directory"] = "auto"
     """What moves the parts of a version: `redis`, the run's own; `directory`, files that both sides see (shared
-    storage, or /dev/shm on one machine). auto: the directory if `directory` is set, else redis. Head, records and
-    acknowledgements are in Redis either way."""
+    storage, an object store, or /dev/shm on one machine). auto: the directory if `directory` is set, else redis. Head,
+    records and acknowledgements are in Redis either way."""
 
     url: SecretStr | None = None
     """Redis or Valkey of the log, and of the parts unless they are files: redis://, rediss://, unix:// or
@@ -25,7 +25,9 @@ class WeightsyncConfig(BaseModel):
     may use."""
 
     directory: str | None = None
-    """Folder for the parts, the same path on the trainer's and the servers' machines."""
+    """Folder for the parts, the same path on the trainer's and the servers' machines; or the URL of an object store
+    (any fsspec URL, for example s3://bucket/run), which needs that store's package: s3fs for s3://, gcsfs for gs://.
+    Settings and keys of the store come from the environment, as its package reads them."""
 
     anchor_interval: Annotated[int, Field(ge=1)] = 64
     """A whole set of weights is written beside every this many versions' changes, and earlier when the changes since

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.faulty_store import PROTOCOL
 from tests.support.redis_server import RedisServer, running_redis
+from tests.support.tcp_parts import RankAndReader
 from weightsync.config import WeightsyncConfig
 from weightsync.errors import CorruptDelta, DeadlineExceeded, PartMissing, TransportFull
 from weightsync.log.records import Upload
@@ -22,11 +24,17 @@ def server() -> Iterator[RedisServer]:
         yield started
 
 
-@pytest.fixture(params=["directory", "redis"])
+@pytest.fixture(params=["directory", "file", "memory", "drafts", "redis", "tcp"])
 def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
     server: RedisServer = request.getfixturevalue("server")
-    directory = str(tmp_path) if request.param == "directory" else None
-    opened = open_transport(WeightsyncConfig(directory=directory), server.url, "run")
+    # drafts: a store without atomic writes, where a part is moved into its place.
+    protocol = {"file": "file://", "memory": "memory://", "drafts": f"{PROTOCOL}://"}.get(request.param, "")
+    directory = None if request.param == "redis" else f"{protocol}{tmp_path}"
+    opened: Transport
+    if request.param == "tcp":
+        opened = RankAndReader(tmp_path)
+    else:
+        opened = open_transport(WeightsyncConfig(directory=directory), server.url, "run")
     yield opened
     opened.delete(run_prefix("run"))
     opened.close()

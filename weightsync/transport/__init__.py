@@ -12,15 +12,22 @@ def open_transport(config: WeightsyncConfig, url: str, run: str) -> Transport:
     """The transport that `config` asks for.
 
     Args:
-        config: transport and, for `directory`, the folder.
+        config: transport and, for `directory`, the folder or the store's URL.
         url: the run's Redis.
         run: whose parts these are.
+    Raises:
+        TransportError: the store cannot be opened; names the package that is missing.
     """
     if config.moves_by == "directory":
+        assert config.directory is not None, "checked when the settings were read"
+        protocol, is_url, path = config.directory.partition("://")
+        if is_url and protocol not in ("file", "local"):
+            from weightsync.transport.object_store import ObjectStoreTransport  # here: fsspec need not be installed
+
+            return ObjectStoreTransport(config.directory, run)
         from weightsync.transport.directory import DirectoryTransport
 
-        assert config.directory is not None, "checked when the settings were read"
-        return DirectoryTransport(Path(config.directory), run)
+        return DirectoryTransport(Path(path if is_url else config.directory), run)
     from weightsync.transport.redis import RedisTransport  # here: `import weightsync` stays free of redis
 
     return RedisTransport(url, run)

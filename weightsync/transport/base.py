@@ -12,7 +12,7 @@ _UPLOAD_FIELDS = 5
 
 
 class Transport(Protocol):
-    """Moves parts. In transport/directory and transport/redis; held to tests/contract/test_transport.py.
+    """Moves parts. In transport/directory, object_store and redis; held to tests/contract/test_transport.py.
 
     A key ends in its writer's nonce, rank and bucket, so nothing is ever overwritten; a call may be repeated after a
     lost answer. Thread-safe.
@@ -89,10 +89,15 @@ class Deadline:
     def check(self) -> None:
         """Raises DeadlineExceeded once the time is up."""
         if self.left() <= 0:
-            raise DeadlineExceeded(
-                f"{self._what}: not done in {self._seconds:.1f} s. The version is not affected; check the transport's "
-                "load, or raise weightsync.publish_deadline_s and weightsync.stage_deadline_s."
-            )
+            raise self.exceeded()
+
+    def exceeded(self, why: str = "") -> DeadlineExceeded:
+        """What to raise when the time is up. `why`: what was waited for, as a sentence."""
+        told = f"{self._what}: not done in {self._seconds:.1f} s."
+        return DeadlineExceeded(
+            f"{told}{' ' * bool(why)}{why} The version is not affected; check the transport's load, or raise "
+            "weightsync.publish_deadline_s and weightsync.stage_deadline_s."
+        )
 
     def left(self) -> float:
         """Seconds left, negative when over."""
