@@ -49,9 +49,6 @@ class ObjectStoreTransport:
     def announce(self, branch: int, rank: int) -> None:
         """Parts do not stay with their writer."""
 
-    def announce(self, branch: int, rank: int) -> None:
-        """Parts do not stay with their writer."""
-
     def put_part(self, key: str, parts: Sequence[memoryview], *, deadline_s: float) -> None:
         deadline = Deadline(deadline_s, f"put of part {key}")
         folder, name = self._place(key)
