@@ -72,7 +72,6 @@ _TRAINER = _Role(
     scripts=(
         *_WORKER,
         "advance",
-        "audit",
         "commit",
         "drop",
         "evaluate",
@@ -102,7 +101,7 @@ _HOST = _Role(
     sweeps=False,
 )
 _OPERATOR = _Role(
-    scripts=("pause", "resubmit", "purge", "sweep", "named", "counts", "audit"),
+    scripts=("pause", "resubmit", "purge", "sweep", "named", "counts"),
     payloads=f"{_PAYLOADS_READ} +unlink",
 )
 

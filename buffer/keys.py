@@ -43,9 +43,12 @@ LEDGER_KEYS = (
     "reports",
     "tokens",
 )
-"""run, reasons, forks, commons, reports, tokens: hashes. cards: hash ordinal -> msgpack. claims: hash token -> ordinal.
-taken, trash: sets. hints: a capped stream. The others are sorted sets of ordinals; score of in_flight: deadline ms;
-sampling and ready: effective number; leased: step; dead and dead_kept: ms; else the ordinal itself."""
+"""HASHES: cards from ordinal to msgpack, claims from token to ordinal. SETS. hints: a capped stream. The others are
+sorted sets of ordinals; score of in_flight: deadline ms; sampling and ready: effective number; leased: step; dead and
+dead_kept: ms; else the ordinal itself."""
+
+HASHES = ("run", "cards", "claims", "reasons", "forks", "commons", "reports", "tokens")
+SETS = ("taken", "trash")
 
 AUDIT_KEYS = tuple(key for key in LEDGER_KEYS if key not in ("hints", "reports"))
 """What an audit reads, in this order."""

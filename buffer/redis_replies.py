@@ -174,7 +174,7 @@ def _parked_of(raw: bytes) -> tuple[str, Index]:
 
 
 def books_of(reply: Reply) -> Books:
-    """The answer of audit.lua: the contents of the ledger's keys, in their order."""
+    """The contents of keys.AUDIT_KEYS, in that order: hashes as field, value, ...; sorted sets as member, score, ..."""
     found = dict(zip(AUDIT_KEYS, reply, strict=True))
     run = {name.decode(): value.decode() for name, value in _tuples(found["run"], 2)}
     books = Books(

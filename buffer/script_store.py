@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from buffer.books import STATES, Books, Index, Spent
 from buffer.claims import MAX_EXCUSES
 from buffer.closing import MAX_POISON
-from buffer.keys import ledger_key, parse_payload_key
+from buffer.keys import AUDIT_KEYS, HASHES, SETS, ledger_key, parse_payload_key
 from buffer.lineage import Ledger
 from buffer.payloads.redis import Blobs, RedisPayloads
 from buffer.redis_replies import (
@@ -46,6 +46,7 @@ class Server(Blobs, Protocol):
     def write_and_run(
         self, key: str, blob: bytes, script: Script, keys: Sequence[str], arguments: Sequence[str | bytes | int]
     ) -> Any: ...
+    def read_together(self, key: str, commands: Sequence[Sequence[str | bytes | int]]) -> list[Any]: ...
     def hash(self, key: str) -> dict[bytes, bytes]: ...
     def last_id(self, key: str) -> str: ...
     def read_stream(self, key: str, after: str, deadline_s: float) -> list[tuple[str, str]]: ...
@@ -205,7 +206,10 @@ class RedisStore:
             self._server.remove_members(ledger_key(self.run, "trash"), members)
 
     def books(self) -> Books:
-        return books_of(self._run("audit"))
+        self._check_types()
+        # Not by a script: Lua would hold all of it once more, and its garbage would slow the others down.
+        reads = [_whole(name, ledger_key(self.run, name)) for name in AUDIT_KEYS]
+        return books_of(self._server.read_together(ledger_key(self.run, "run"), reads))
 
     def lineage(self, watermark: int, count: int, named: Sequence[int]) -> Books:
         """See `buffer.lineage.outline`."""
@@ -251,11 +255,14 @@ class RedisStore:
         payload: tuple[str, bytes] | None = None,
         after: tuple[str, float] | None = None,
     ) -> Any:
+        self._check_types()
+        return self._call(name, *arguments, payload=payload, after=after)
+
+    def _check_types(self) -> None:
         if not self._checked:
             # A key of another type would stop a script half-way, and nothing is rolled back.
             self._call("types")
             self._checked = True
-        return self._call(name, *arguments, payload=payload, after=after)
 
     def _call(
         self,
@@ -278,3 +285,10 @@ class RedisStore:
         one = script(name)
         prepared = self._scripts[name] = (one, [ledger_key(self.run, key) for key in one.keys])
         return prepared
+
+
+def _whole(name: str, key: str) -> tuple[str | int, ...]:
+    """The command that reads all of one part of the ledger."""
+    if name in HASHES:
+        return ("HGETALL", key)
+    return ("SMEMBERS", key) if name in SETS else ("ZRANGE", key, 0, -1, "WITHSCORES")

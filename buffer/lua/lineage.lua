@@ -3,7 +3,7 @@
 -- KEYS: run cards open leased dead consumed filtered discarded reasons forks tokens
 -- What a checkpoint asks of the books, without what is ready or in flight: O(leased + dead + closed since the last commit).
 -- Open ordinals shown: so many of the smallest from the watermark on, and as many as are closed, and those that are named.
--- Returns what audit.lua does, with nothing where nothing is shown; cards are those of the leased.
+-- Returns what keys.AUDIT_KEYS names, in that order, with nothing where nothing is shown; cards are those of the leased.
 local num_closed = redis.call("ZCARD", K.consumed) + redis.call("ZCARD", K.filtered) + redis.call("ZCARD", K.discarded)
 local open = redis.call("ZRANGE", K.open, math.max(tonumber(ARGV[2]), run.watermark), "+inf", "BYSCORE",
   "LIMIT", 0, num_closed + tonumber(ARGV[3]))

@@ -15,9 +15,11 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from buffer.errors import ServerRefused
 from buffer.redis_store.address import Address
 from buffer.redis_store.connections import Command, Connections, ask_once, connections_to
 from buffer.redis_store.faults import code_of
+from buffer.server_checks import parse_info
 
 Place = tuple[str, int]
 
@@ -143,3 +145,32 @@ def _grouped(keys: Sequence[str], of: Sequence[object]) -> list[list[str]]:
     for key, group in zip(keys, of, strict=True):
         groups.setdefault(group, []).append(key)
     return list(groups.values())
+
+
+def leads_to_cluster(at: Address) -> bool:
+    """Whether the first server of the address that answers is a node of a cluster."""
+    failure: redis.RedisError | None = None
+    for host, port in at.hosts or (("", 0),):
+        try:
+            answer = ask_once(at, host, port, ("INFO", "cluster"))
+        except (redis.ConnectionError, redis.TimeoutError) as error:
+            failure = error
+            continue
+        is_cluster = parse_info(answer).get("cluster_enabled", "0") == "1"
+        if is_cluster and at.path:
+            raise ServerRefused(
+                f"{at.shown} is a socket of one node of a Redis Cluster, whose nodes name each other by host and port. "
+                "Set buffer.url to redis://host:port of a node."
+            )
+        if is_cluster and at.db:
+            raise ServerRefused(
+                f"{at.shown} is a Redis Cluster, which has database 0 only. Leave it out of buffer.url."
+            )
+        if not is_cluster and len(at.hosts) > 1:
+            raise ServerRefused(
+                f"{at.shown} lists several servers, but {host}:{port} is no node of a cluster. Name one server, or the "
+                "Sentinels that watch them: redis+sentinel://host,host/service."
+            )
+        return is_cluster
+    assert failure is not None
+    raise failure

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import redis
 
-from buffer.errors import ServerLost, ServerRefused
+from buffer.errors import ServerLost
 from buffer.redis_store.address import Address, parse
-from buffer.redis_store.cluster import Cluster
-from buffer.redis_store.connections import Command, ask_once
+from buffer.redis_store.cluster import Cluster, leads_to_cluster
+from buffer.redis_store.connections import Command
 from buffer.redis_store.faults import given_up, refusal
 from buffer.redis_store.nodes import Nodes, OneServer
 from buffer.redis_store.sentinel import Sentinel
@@ -124,19 +124,11 @@ class RedisServer:
                 nodes.ask(key, ("SET", key, blob, "NX"))
                 return self._evaluate(nodes, script, rest)
             try:
-                return self._transaction(nodes, key, blob, ("EVALSHA", script.sha, *rest))
+                return _transaction(nodes, key, [("SET", key, blob, "NX"), ("EVALSHA", script.sha, *rest)])[-1]
             except redis.exceptions.NoScriptError:
                 return self._evaluate(nodes, script, rest)  # the key is written
 
         return self._retry(run)
-
-    def _transaction(self, nodes: Nodes, key: str, blob: bytes, command: Command) -> Any:
-        answers = nodes.at(key).try_all([("MULTI",), ("SET", key, blob, "NX"), command, ("EXEC",)])
-        done = answers[-1]
-        for answer in (*answers[:-1], *(done if isinstance(done, list) else [done])):
-            if isinstance(answer, redis.ResponseError):
-                raise answer
-        return done[-1]
 
     def _evaluate(self, nodes: Nodes, script: Script, rest: Command) -> Any:
         suffix = "_RO" if script.only_reads else ""  # needs no right to write, and says so to the server
@@ -144,6 +136,10 @@ class RedisServer:
             return nodes.ask(str(rest[1]), (f"EVALSHA{suffix}", script.sha, *rest))
         except redis.exceptions.NoScriptError:  # a new or restarted server; the text stays until the next restart
             return nodes.ask(str(rest[1]), (f"EVAL{suffix}", script.text, *rest))
+
+    def read_together(self, key: str, commands: Sequence[Command]) -> list[Any]:
+        """Answers to reads of keys that lie where `key` does, all of one moment."""
+        return self._retry(lambda nodes: _transaction(nodes, key, commands))
 
     def hash(self, key: str) -> dict[bytes, bytes]:
         """All fields of a hash."""
@@ -257,7 +253,7 @@ class RedisServer:
         """What kind of servers the address leads to: asked at the first call, never at construction."""
         kind: Callable[[Address, float], Nodes] = Sentinel
         if not self._at.service:
-            kind = Cluster if _is_cluster(self._at) else OneServer
+            kind = Cluster if leads_to_cluster(self._at) else OneServer
         with self._choosing:  # threads that ask at once share what the first has found, and its connections
             nodes = self._nodes = self._nodes or kind(self._at, self._timeout_s)
             if self._closed.is_set():
@@ -265,34 +261,14 @@ class RedisServer:
         return nodes
 
 
+def _transaction(nodes: Nodes, key: str, commands: Sequence[Command]) -> list[Any]:
+    *queued, done = nodes.at(key).try_all([("MULTI",), *commands, ("EXEC",)])
+    for answer in (*queued, *(done if isinstance(done, list) else [done])):
+        if isinstance(answer, redis.ResponseError):
+            raise answer
+    assert isinstance(done, list), "nothing is watched"
+    return done
+
+
 def _by_slot(keys: Sequence[str], nodes: Nodes) -> list[list[str]]:
     return nodes.by_slot(keys)
-
-
-def _is_cluster(at: Address) -> bool:
-    """Whether the first server of the address that answers is a node of a cluster."""
-    failure: redis.RedisError | None = None
-    for host, port in at.hosts or (("", 0),):
-        try:
-            answer = ask_once(at, host, port, ("INFO", "cluster"))
-        except (redis.ConnectionError, redis.TimeoutError) as error:
-            failure = error
-            continue
-        is_cluster = parse_info(answer).get("cluster_enabled", "0") == "1"
-        if is_cluster and at.path:
-            raise ServerRefused(
-                f"{at.shown} is a socket of one node of a Redis Cluster, whose nodes name each other by host and port. "
-                "Set buffer.url to redis://host:port of a node."
-            )
-        if is_cluster and at.db:
-            raise ServerRefused(
-                f"{at.shown} is a Redis Cluster, which has database 0 only. Leave it out of buffer.url."
-            )
-        if not is_cluster and len(at.hosts) > 1:
-            raise ServerRefused(
-                f"{at.shown} lists several servers, but {host}:{port} is no node of a cluster. Name one server, or the "
-                "Sentinels that watch them: redis+sentinel://host,host/service."
-            )
-        return is_cluster
-    assert failure is not None
-    raise failure
