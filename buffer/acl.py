@@ -44,7 +44,7 @@ _SCRIPTS, _READ_SCRIPTS = "+eval +evalsha", "+eval_ro +evalsha_ro"
 _STRUCTURES = "+@hash +@set +@sortedset +@stream"
 _READ = f"{_STRUCTURES} -@write +type +get +mget"
 _WRITE = f"{_STRUCTURES} -@dangerous +type +del +unlink"
-_PAYLOADS_READ = "+get +mget +object|idletime"
+_PAYLOADS_READ = "+get +getrange +strlen +mget +object|idletime"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Prove that what lies in log and transport makes the head: read every part, rebuild, compare digests."""
 
+from weightsync import chain
 from weightsync.buckets import BucketPlan
 from weightsync.config import WeightsyncConfig
 from weightsync.errors import WeightsyncError
@@ -22,9 +23,11 @@ def audit(log: VersionLog, transport: Transport, config: WeightsyncConfig) -> di
     problems: list[str] = []
     num_parts = num_bytes = 0
     for record in records:
-        for upload in record.uploads():
+        anchors = [(record, upload) for upload in [record.anchor] if upload is not None]
+        deltas = [(hop, hop.delta) for hop in chain.hops(record) if hop.delta is not None]
+        for entry, upload in anchors + deltas:
             try:
-                num_parts += _read(reader, record, upload, config)
+                num_parts += _read(reader, entry, upload, config)
                 num_bytes += upload.num_bytes
             except WeightsyncError as error:
                 problems.append(f"{label(record.version)}: {error}")

@@ -1,10 +1,10 @@
 """Which parts lead from what a reader holds to head, when an anchor is due, and what may be deleted. Pure.
 
 Records come from the log in ascending order; each one's base is the record before it, also where a new branch goes
-back, so the chain is a line although versions form a tree.
+back, so the chain is a line although versions form a tree. Merged deltas are short cuts along it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from weightsync.log.records import Upload, VersionRecord
@@ -16,7 +16,10 @@ ORIGIN_NONCE = "model directory"
 
 @dataclass(frozen=True)
 class Path:
-    """What to read: a whole version unless the reader holds the first delta's base, then deltas in order."""
+    """What to read: a whole version unless the reader holds the first delta's base, then deltas in order.
+
+    A merged delta is one of them, as a record on its own base (`VersionRecord.by`).
+    """
 
     start: VersionRecord | None
     deltas: tuple[VersionRecord, ...]
@@ -48,7 +51,7 @@ class Path:
 
 
 def path(records: Sequence[VersionRecord], have: int | None, unreadable: Collection[str] = ()) -> Path | None:
-    """The path to head that brings the fewest bytes.
+    """The path to head that brings the fewest bytes, over deltas, merged deltas and anchors: O(records + merged).
 
     Args:
         records: the log's, ascending.
@@ -59,22 +62,53 @@ def path(records: Sequence[VersionRecord], have: int | None, unreadable: Collect
     """
     if not records or have == records[-1].version:
         return None
-    candidates: list[tuple[VersionRecord | None, int]] = []
-    for i, record in enumerate(records):
+    reached: dict[int, _Way] = {}
+    if have is not None and (have == records[0].base or any(record.version == have for record in records)):
+        reached[have] = _Way((0, False, 0), None, None)
+    for record in records:
+        ways = [way for way in [reached.get(record.version)] if way is not None]
         if _starts(record, unreadable):
-            candidates.append((record if record.anchor is None else _readable(record, unreadable), i + 1))
-    places = {record.version: i + 1 for i, record in enumerate(records)}
-    first_base = records[0].base
-    if have is not None and (have in places or have == first_base):
-        candidates.append((None, places.get(have, 0)))
-    paths = [
-        Path(start, tuple(records[at:]))
-        for start, at in candidates
-        if all(record.delta is not None and record.delta.nonce not in unreadable for record in records[at:])
-        and (start is not None or at < len(records))
-    ]
-    # Of equals, the one that leaves most of the engine's words alone, then the one with fewer parts to ask for.
-    return min(paths, key=lambda p: (p.num_bytes, p.start is not None, len(p.deltas)), default=None)
+            start = record if record.anchor is None else _readable(record, unreadable)
+            num_bytes = 0 if start.anchor is None else start.anchor.num_bytes
+            ways.append(_Way((num_bytes, True, 0), start, None))
+        for hop in hops(record):
+            if hop.delta is None or hop.base is None:
+                continue
+            if hop.delta.nonce not in unreadable and (before := reached.get(hop.base)) is not None:
+                num_bytes, is_whole, num_hops = before.cost
+                ways.append(_Way((num_bytes + hop.delta.num_bytes, is_whole, num_hops + 1), before, hop))
+        if ways:
+            reached[record.version] = min(ways, key=lambda way: way.cost)
+    last = reached.get(records[-1].version)
+    return None if last is None else last.path()
+
+
+def hops(record: VersionRecord) -> Iterator[VersionRecord]:
+    """The deltas that end at a version, each as a record on its own base: the version's, and merged ones."""
+    if record.delta is not None:
+        yield record
+    yield from (record.by(merged) for merged in record.merged)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The cheapest way to a version that was found: what it begins with, or the way before and the last hop.
+
+    cost: bytes; then, of equals, what leaves most of the engine's words alone, then what has fewer parts to ask for.
+    """
+
+    cost: tuple[int, bool, int]
+    before: "_Way | VersionRecord | None"
+    hop: VersionRecord | None
+
+    def path(self) -> Path:
+        deltas: list[VersionRecord] = []
+        way: _Way | VersionRecord | None = self
+        while isinstance(way, _Way):
+            if way.hop is not None:
+                deltas.append(way.hop)
+            way = way.before
+        return Path(way, tuple(reversed(deltas)))
 
 
 def anchor_due(records: Sequence[VersionRecord], interval: int, model_bytes: int) -> bool:
@@ -90,35 +124,49 @@ def anchor_due(records: Sequence[VersionRecord], interval: int, model_bytes: int
 
 @dataclass(frozen=True)
 class Sweep:
-    """What may go: records with all their uploads, and anchors beside records that stay."""
+    """What may go: records with all their uploads; anchors and merged deltas, as (base, version), beside others."""
 
     versions: tuple[int, ...]
     anchors: tuple[int, ...]
+    merged: tuple[tuple[int, int], ...]
     uploads: tuple[Upload, ...]
 
 
 def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: int) -> Sweep:
     """What nobody needs: older than the newest committed anchor, than what a living server reads next, than the newest
-    deltas.
+    deltas; and merged deltas that no living server can come by.
 
     Args:
         records: the log's, ascending.
         held: versions that living servers acknowledged.
         keep_deltas: changes of this many newest versions stay in any case.
     """
+    floor, newest = 0, None
+    behind = {i: path(_unmerged(records), r.version) for i, r in enumerate(records) if r.version in held}
     anchors = [i for i, record in enumerate(records) if record.anchor is not None]
-    if not anchors:
-        return Sweep((), (), ())
-    newest = anchors[-1]
-    # A server that would rather load the anchor holds nothing back: one that hangs must not keep the log growing.
-    behind = {i: path(records, record.version) for i, record in enumerate(records) if record.version in held}
-    living = [i for i, way in behind.items() if way is not None and way.start is None]
-    floor = max(0, min([newest, len(records) - 1 - keep_deltas, *living]))
-    gone = records[:floor]
-    older = [records[i] for i in anchors if floor <= i < newest]
+    if anchors:
+        newest = anchors[-1]
+        # A server that would rather load the anchor holds nothing back, merged deltas or not: one that hangs must not
+        # keep the log growing.
+        living = [i for i, way in behind.items() if way is not None and way.start is None]
+        floor = max(0, min([newest, len(records) - 1 - keep_deltas, *living]))
+    gone, stay = records[:floor], records[floor:]
+    older = [records[i] for i in anchors if floor <= i < (newest or 0)]
+    starts = [records[i].version for i in behind if i >= floor]
+    unused = [m for record in stay for m in record.merged if not any(start <= m.base for start in starts)]
     uploads = [upload for record in gone for upload in record.uploads()]
     uploads += [record.anchor for record in older if record.anchor is not None]
-    return Sweep(tuple(r.version for r in gone), tuple(r.version for r in older), tuple(uploads))
+    uploads += [merged.upload for merged in unused]
+    return Sweep(
+        tuple(r.version for r in gone),
+        tuple(r.version for r in older),
+        tuple((merged.base, merged.version) for merged in unused),
+        tuple(uploads),
+    )
+
+
+def _unmerged(records: Sequence[VersionRecord]) -> list[VersionRecord]:
+    return [replace(record, merged=()) for record in records]
 
 
 def _starts(record: VersionRecord, unreadable: Collection[str]) -> bool:

@@ -20,7 +20,7 @@ def sweep(log: VersionLog, transport: Transport, branch: int, keep_deltas: int) 
         return 0
     gone = chain.sweep(records, held_versions(log.acks()), keep_deltas)
     # Records first: a reader that finds a record finds its parts, or plans anew.
-    log.prune(branch, gone.versions, gone.anchors)
+    log.prune(branch, gone.versions, gone.anchors, gone.merged)
     deleted = sum(transport.delete(upload_prefix(log.run, upload)) for upload in gone.uploads)
     named = {upload_prefix(log.run, upload) for record in log.records() for upload in record.uploads()}
     for prefix in transport.uploads(run_prefix(log.run)):

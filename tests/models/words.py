@@ -56,11 +56,13 @@ MOVES_NOT_MODELLED: Mapping[tuple[str, str, str], str] = {
 
 LOG_NOT_MODELLED: Mapping[str, str] = {
     "put_document": "manifests and plans lie under their own hashes",
+    "put_endpoint": "parts are got or not, wherever they lie",
     "put_state": "withdrawing is part of the model's `activate`; the other states only stop requests",
     "renew": "a server that stays away too long restarts, in the model",
     "leave": "a server that stops in order needs nothing more",
     "need": "the model reads from its servers who needs an anchor",
     "answered": "the same",
     "put_wish": "servers that sleep take no part",
+    "commit_merged": "a merged delta is the deltas between its ends: the same bits for fewer bytes",
 }
 """Methods of `VersionLog` that change something and are in no model, and why."""

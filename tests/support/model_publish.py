@@ -100,7 +100,7 @@ class Publishing:
         self._news.put(("ended", end), timeout=DEADLINE_S)
 
 
-_VERSIONS = ("owner", "head", "records", "anchors", "nonces", "digests")
+_VERSIONS = ("owner", "head", "records", "anchors", "merged", "nonces", "digests")
 
 
 def dump(server: RedisServer, run: str) -> dict[str, bytes]:

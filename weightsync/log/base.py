@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from weightsync.acks import Ack, Server, State
-from weightsync.log.records import Upload, VersionRecord
+from weightsync.errors import Fenced
+from weightsync.log.records import MergedDelta, Upload, VersionRecord
 
 Wish = Literal["serve", "sleep"]
 
@@ -42,7 +43,8 @@ class Watch(Protocol):
 class VersionLog(Protocol):
     """Records of versions and the state of the fleet. In log/redis and log/directory; test_version_log.py holds both.
 
-    Every method is atomic and may be repeated after a lost answer with the same effect.
+    Every method is atomic and may be repeated after a lost answer with the same effect. One object is one client: what
+    it claimed it claimed for itself, so that two processes of one branch are told apart.
 
     Raises (all methods):
         LogLost: no answer within the bounded time of retries.
@@ -52,7 +54,18 @@ class VersionLog(Protocol):
 
     # versions
     def claim(self, branch: int) -> None:
-        """Own the log as `branch`; from here on no older branch can flip. Raises Fenced if a newer one owns it."""
+        """Own the log as `branch`; from here on no older branch can flip, and no other claimant of this branch.
+
+        A branch is claimed twice where its first claim was lost with the log's tail, or the ledger's: the last
+        claimant owns it. A client that claimed nothing is judged by its branch alone.
+
+        Raises:
+            Fenced: a newer branch owns the log.
+        """
+        ...
+
+    def confirm(self, branch: int) -> None:
+        """Raises Fenced if this client may not flip for `branch` any more."""
         ...
 
     def owner(self) -> int:
@@ -66,7 +79,7 @@ class VersionLog(Protocol):
         Version 0.0 needs no owner, only an empty log.
 
         Raises:
-            Fenced: another branch owns the log.
+            Fenced: another branch, or another claimant of this one, owns the log.
             BaseMismatch: head is not `base`, or the version is not above it.
         """
         ...
@@ -77,6 +90,15 @@ class VersionLog(Protocol):
         Raises:
             Fenced: another branch owns the log.
             BaseMismatch: the version has no record (any more).
+        """
+        ...
+
+    def commit_merged(self, branch: int, merged: MergedDelta) -> None:
+        """Put a delta over several versions beside the record of the one at which it ends.
+
+        Raises:
+            Fenced: another branch owns the log.
+            BaseMismatch: one of the two versions has no record (any more).
         """
         ...
 
@@ -96,8 +118,20 @@ class VersionLog(Protocol):
         """The digest of a version that was head once, also after its record was pruned."""
         ...
 
-    def prune(self, branch: int, versions: Collection[int], anchors: Collection[int]) -> None:
-        """Remove records, and anchors beside records that stay. Never head's record. Raises Fenced."""
+    def prune(
+        self,
+        branch: int,
+        versions: Collection[int],
+        anchors: Collection[int],
+        merged: Collection[tuple[int, int]] = (),
+    ) -> None:
+        """Remove records, and anchors and merged deltas beside records that stay. Never head's record.
+
+        Args:
+            merged: (base, version) of each. Those that begin or end at a record that goes need not be named.
+        Raises:
+            Fenced: another branch owns the log.
+        """
         ...
 
     def put_document(self, name: str, blob: bytes) -> None:
@@ -175,3 +209,11 @@ class VersionLog(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def fenced(what: str, owner: int) -> Fenced:
+    """The error of a client that does not own the log (any more)."""
+    return Fenced(
+        f"{what}: branch {owner} owns the log. A newer trainer took over (of the same branch, if this is ours: its "
+        "first claim was lost); this one must stop publishing."
+    )

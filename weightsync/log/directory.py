@@ -4,57 +4,24 @@ For weightsync used alone, on one machine or on shared storage whose file locks 
 looked at, at most five times a second, while somebody waits.
 """
 
+import secrets
 import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from time import monotonic
 from urllib.parse import unquote
 
 import msgpack
 
 from weightsync.acks import Ack, Server, State
-from weightsync.errors import BaseMismatch, Fenced, StaleIncarnation
-from weightsync.log.base import TOPICS, Need, Wish
+from weightsync.errors import BaseMismatch, StaleIncarnation
+from weightsync.log.base import TOPICS, Need, Wish, fenced
+from weightsync.log.directory_watch import DirectoryWatch
 from weightsync.log.files import Files, safe_name
-from weightsync.log.records import Upload, VersionRecord, pack_anchor
+from weightsync.log.records import MergedDelta, Upload, VersionRecord, pack_anchor
 from weightsync.versions import ORIGIN, label
 
-_HINT_RECHECK_S = (0.01, 0.2)
-
-
-class DirectoryWatch:
-    """A place among the hints: what the topics' files were when last looked at."""
-
-    def __init__(self, folder: Path, topics: Collection[str], closed: threading.Event) -> None:
-        self._files = [folder / topic for topic in topics]
-        self._closed = closed
-        self._seen = self._look()
-
-    def wait(self, deadline_s: float) -> bool:
-        """Look until a file changed, or the deadline; closing the log ends it."""
-        end = monotonic() + deadline_s
-        pause_s, longest_s = _HINT_RECHECK_S
-        while True:
-            found = self._look()
-            if found != self._seen:
-                self._seen = found
-                return True
-            left = end - monotonic()
-            if left <= 0 or self._closed.wait(min(pause_s, left)):
-                return False
-            pause_s = min(2 * pause_s, longest_s)
-
-    def _look(self) -> list[tuple[int, int]]:
-        found = []
-        for file in self._files:
-            try:
-                stat = file.stat()
-            except FileNotFoundError:
-                found.append((0, 0))
-            else:
-                # The inode too: two renames within one tick of the clock differ in it.
-                found.append((stat.st_ino, stat.st_mtime_ns))
-        return found
+_VERSIONS = ("records", "anchors", "merged", "digests")
+_REST = ("documents", "endpoints", "servers", "seen", "needs", "hints")
 
 
 class DirectoryLog:
@@ -64,21 +31,27 @@ class DirectoryLog:
         self.run = run
         self._root = directory / safe_name(run) / "log"
         self._closed = threading.Event()
-        folders = ("records", "anchors", "digests", "documents", "endpoints", "servers", "seen", "needs", "hints")
-        self._files = Files(self._root, folders, self._closed)
+        self._files = Files(self._root, (*_VERSIONS, *_REST), self._closed)
+        self._claim = ""
         self._shared = self.watch()
 
     def claim(self, branch: int) -> None:
+        nonce = self._claim or secrets.token_hex(8)
         with self._files.locked():
-            self._check_owner(branch, f"claim of branch {branch}")
-            self._files.write("owner", str(branch).encode())
+            if (owner := self.owner()) > branch:
+                raise fenced(f"claim of branch {branch}", owner)
+            self._files.write("owner", f"{branch} {nonce}".encode())
+        self._claim = nonce
         self._hint("head")
 
+    def confirm(self, branch: int) -> None:
+        self._check_owner(branch, f"branch {branch}")
+
     def owner(self) -> int:
-        return int(self._files.read("owner") or 0)
+        return self._owner()[0]
 
     def flip(self, base: int | None, record: VersionRecord) -> None:
-        what, name = f"flip of {label(base)} -> {label(record.version)}", f"{record.version:020d}"
+        what, name = f"flip of {label(base)} -> {label(record.version)}", _name(record.version)
         with self._files.locked():
             head = self._head()
             held = self.record(record.version) if head is not None and record.version <= head else None
@@ -88,10 +61,10 @@ class DirectoryLog:
                 self._check_owner(record.branch, what)
             if head != base or (head is not None and record.version <= head):
                 raise BaseMismatch(f"{what}: head is {label(head)}. The publisher reads the log again and takes that.")
+            self._forget_above(head)
             if self.owner() < record.branch:
-                self._files.write("owner", str(record.branch).encode())
+                self._files.write("owner", f"{record.branch} {self._claim}".encode())
             self._files.write(f"records/{name}", record.to_bytes())
-            (self._root / "anchors" / name).unlink(missing_ok=True)
             if record.anchor is not None:
                 self._files.write(f"anchors/{name}", pack_anchor(record.anchor))
             self._files.write(f"digests/{name}", f"{record.digest:016x}".encode())
@@ -104,17 +77,29 @@ class DirectoryLog:
             self._check_owner(branch, f"anchor of {label(anchor.version)}")
             if self.record(anchor.version) is None:
                 raise BaseMismatch(f"anchor of {label(anchor.version)}: that version has no record (any more).")
-            self._files.write(f"anchors/{anchor.version:020d}", pack_anchor(anchor))
+            self._files.write(f"anchors/{_name(anchor.version)}", pack_anchor(anchor))
         self._hint("anchor")
+
+    def commit_merged(self, branch: int, merged: MergedDelta) -> None:
+        what = f"merged delta {label(merged.base)} -> {label(merged.version)}"
+        with self._files.locked():
+            self._check_owner(branch, what)
+            if self.record(merged.base) is None or self.record(merged.version) is None:
+                raise BaseMismatch(f"{what}: one of the two versions has no record (any more).")
+            self._files.write(f"merged/{_name(merged.version)}-{_name(merged.base)}", merged.to_bytes())
 
     def head(self) -> VersionRecord | None:
         version = self._head()
         return None if version is None else self.record(version)
 
     def record(self, version: int) -> VersionRecord | None:
-        head = self._head()
-        blob = self._files.read(f"records/{version:020d}") if head is not None and version <= head else None
-        return None if blob is None else VersionRecord.from_bytes(blob, self._files.read(f"anchors/{version:020d}"))
+        head, name = self._head(), _name(version)
+        blob = self._files.read(f"records/{name}") if head is not None and version <= head else None
+        if blob is None:
+            return None
+        merged = (self._files.read(f"merged/{file.name}") for file in (self._root / "merged").glob(f"{name}-[0-9]*"))
+        found = [delta for delta in merged if delta is not None]
+        return VersionRecord.from_bytes(blob, self._files.read(f"anchors/{name}"), found)
 
     def records(self) -> list[VersionRecord]:
         found = (self.record(int(file.name)) for file in sorted((self._root / "records").glob("[0-9]*")))
@@ -122,16 +107,27 @@ class DirectoryLog:
 
     def digest_of(self, version: int) -> int | None:
         head = self._head()
-        digest = self._files.read(f"digests/{version:020d}") if head is not None and version <= head else None
+        digest = self._files.read(f"digests/{_name(version)}") if head is not None and version <= head else None
         return None if digest is None else int(digest, 16)
 
-    def prune(self, branch: int, versions: Collection[int], anchors: Collection[int]) -> None:
+    def prune(
+        self,
+        branch: int,
+        versions: Collection[int],
+        anchors: Collection[int],
+        merged: Collection[tuple[int, int]] = (),
+    ) -> None:
         with self._files.locked():
             self._check_owner(branch, "prune")
-            head = self._head()
-            for folder, gone in (("anchors", {*versions, *anchors}), ("records", {*versions})):
-                for version in gone - {head}:
-                    (self._root / folder / f"{version:020d}").unlink(missing_ok=True)
+            gone, head = {*versions} - {self._head()}, self._head()
+            for base, version in merged:
+                (self._root / "merged" / f"{_name(version)}-{_name(base)}").unlink(missing_ok=True)
+            for file in (self._root / "merged").glob("[0-9]*"):
+                if not gone.isdisjoint(map(int, file.name.split("-"))):
+                    file.unlink(missing_ok=True)
+            for folder, some in (("anchors", {*gone, *anchors}), ("records", gone)):
+                for version in some - {head}:
+                    (self._root / folder / _name(version)).unlink(missing_ok=True)
 
     def put_document(self, name: str, blob: bytes) -> None:
         if self.document(name) is None:
@@ -225,16 +221,29 @@ class DirectoryLog:
         head = self._files.read("head")
         return None if head is None else int(head)
 
+    def _owner(self) -> tuple[int, str]:
+        branch, _, nonce = (self._files.read("owner") or b"0").decode().partition(" ")
+        return int(branch), nonce
+
+    def _forget_above(self, head: int | None) -> None:
+        """Remove what a flip that died before head's file, or a lost head, left above it: it never was, or is undone.
+
+        Else a later flip of a higher version would make it look like one of the line.
+        """
+        for folder in _VERSIONS:
+            for file in (self._root / folder).glob("[0-9]*"):
+                if head is None or int(file.name.partition("-")[0]) > head:
+                    file.unlink(missing_ok=True)
+
     def _endpoints(self) -> dict[int, tuple[int, str]]:
         files = (self._root / "endpoints").glob("[0-9]*")
         held = {int(file.name): self._files.read(f"endpoints/{file.name}") for file in files}
         return {rank: tuple(msgpack.unpackb(blob)) for rank, blob in sorted(held.items()) if blob is not None}
 
     def _check_owner(self, branch: int, what: str, newest: int = 0) -> None:
-        if (owner := max(self.owner(), newest)) > branch:
-            raise Fenced(
-                f"{what}: branch {owner} owns the log. A newer trainer took over; this one must stop publishing."
-            )
+        owner, nonce = self._owner()
+        if max(owner, newest) > branch or (owner == branch and self._claim not in ("", nonce)):
+            raise fenced(what, max(owner, newest))
 
     def _current(self, server: str, incarnation: str) -> tuple[str, float, tuple[int, int] | None]:
         blob = self._files.read(f"servers/{safe_name(server)}")
@@ -276,3 +285,7 @@ class DirectoryLog:
 
     def _hint(self, topic: str) -> None:
         self._files.write(f"hints/{topic}", b"")
+
+
+def _name(version: int) -> str:
+    return f"{version:020d}"

@@ -1,4 +1,4 @@
-"""What the log holds: a record per version, the anchor beside it, and their bytes."""
+"""What the log holds: a record per version, anchor and merged deltas beside it, and their bytes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -37,6 +37,41 @@ class Upload:
 
 
 @dataclass(frozen=True)
+class MergedDelta:
+    """The changes of consecutive versions folded into one upload: from `upload.base` to `upload.version`.
+
+    Attributes:
+        unchanged: buckets of the upload's plan without a part: their words are the same at both ends.
+        num_changed: words that differ between the two ends.
+    """
+
+    upload: Upload
+    unchanged: tuple[int, ...] = ()
+    num_changed: int = 0
+
+    @property
+    def base(self) -> int:
+        return self.upload.base
+
+    @property
+    def version(self) -> int:
+        return self.upload.version
+
+    def to_bytes(self) -> bytes:
+        packed: bytes = msgpack.packb([_pack_upload(self.upload), list(self.unchanged), self.num_changed])
+        return packed
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Self:
+        """The merged delta of `to_bytes`. Raises ChainBroken."""
+        try:
+            upload, unchanged, num_changed = msgpack.unpackb(blob)
+            return cls(_unpack_upload(upload), tuple(unchanged), num_changed)
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise _foreign(error) from error
+
+
+@dataclass(frozen=True)
 class VersionRecord:
     """A version that head named once.
 
@@ -51,6 +86,7 @@ class VersionRecord:
         anchor: the whole model at this version, once it is committed.
         model_dir: version 0.0 only: the directory it is, as the trainer's machine names it.
         num_changed, num_words: of the delta (an anchor counts all) and the model.
+        merged: deltas over several versions that end at this one, by ascending base, once they are committed.
     """
 
     version: int
@@ -64,6 +100,7 @@ class VersionRecord:
     model_dir: str | None = None
     num_changed: int = 0
     num_words: int = 0
+    merged: tuple[MergedDelta, ...] = ()
 
     @property
     def branch(self) -> int:
@@ -78,20 +115,33 @@ class VersionRecord:
         """The record with the anchor that was committed beside it."""
         return replace(self, anchor=anchor)
 
+    def by(self, merged: MergedDelta) -> "VersionRecord":
+        """The record as a reader sees it who comes by a merged delta: a version on that delta's base."""
+        return replace(
+            self,
+            base=merged.base,
+            delta=merged.upload,
+            unchanged=merged.unchanged,
+            num_changed=merged.num_changed,
+            anchor=None,
+            merged=(),
+        )
+
     def uploads(self) -> Iterable[Upload]:
         """Everything of this version that lies in the transport."""
-        return [upload for upload in (self.delta, self.anchor) if upload is not None]
+        found = [upload for upload in (self.delta, self.anchor) if upload is not None]
+        return found + [merged.upload for merged in self.merged]
 
     def to_bytes(self) -> bytes:
-        """The record without its anchor, which the log keeps beside it."""
+        """The record without anchor and merged deltas, which the log keeps beside it."""
         fields = [self.base, self.nonce, self.layout, self.digest, _pack_upload(self.delta), list(self.unchanged)]
         rest = [self.model_dir, self.num_changed, self.num_words]
         packed: bytes = msgpack.packb([_SCHEMA, self.version, *fields, *rest])
         return packed
 
     @classmethod
-    def from_bytes(cls, blob: bytes, anchor: bytes | None = None) -> Self:
-        """The record of `to_bytes`, with the anchor of `pack_anchor`.
+    def from_bytes(cls, blob: bytes, anchor: bytes | None = None, merged: Iterable[bytes] = ()) -> Self:
+        """The record of `to_bytes`, with the anchor of `pack_anchor` and merged deltas of theirs.
 
         Raises:
             ChainBroken: the bytes are not a record of this schema.
@@ -108,10 +158,10 @@ class VersionRecord:
             whole = None if anchor is None else _unpack_upload(msgpack.unpackb(anchor))
             changes = None if delta is None else _unpack_upload(delta)
         except (ValueError, TypeError, msgpack.UnpackException) as error:
-            raise ChainBroken(
-                f"a record of the log cannot be read ({error!r}): it was not written by asyncrl."
-            ) from error
-        return cls(version, base, nonce, layout, digest, changes, tuple(unchanged), whole, model_dir, changed, words)
+            raise _foreign(error) from error
+        deltas = sorted((MergedDelta.from_bytes(delta) for delta in merged), key=lambda delta: delta.base)
+        rest = (model_dir, changed, words, tuple(deltas))
+        return cls(version, base, nonce, layout, digest, changes, tuple(unchanged), whole, *rest)
 
 
 def pack_anchor(anchor: Upload) -> bytes:
@@ -123,6 +173,10 @@ def pack_anchor(anchor: Upload) -> bytes:
 def describe(record: VersionRecord | None) -> str:
     """A version in a message: label and digest."""
     return "none" if record is None else f"{label(record.version)} (digest {record.digest:016x})"
+
+
+def _foreign(error: Exception) -> ChainBroken:
+    return ChainBroken(f"a record of the log cannot be read ({error!r}): it was not written by asyncrl.")
 
 
 # Any: msgpack has no types; what is unpacked is checked by its use in a try that refuses the record.

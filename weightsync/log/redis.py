@@ -1,76 +1,28 @@
 """The version log in Redis: records, fleet and hints as keys of one slot, each transition one script."""
 
+import secrets
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
 import msgpack
 import redis
-from redis.backoff import ExponentialWithJitterBackoff
-from redis.retry import Retry
 
 from weightsync.acks import Ack, Server, State
-from weightsync.errors import BaseMismatch, Fenced, LogLost, StaleIncarnation, TransportFull, TransportLost
+from weightsync.errors import BaseMismatch, StaleIncarnation
 from weightsync.log import scripts
-from weightsync.log.base import TOPICS, Need, Wish
-from weightsync.log.records import Upload, VersionRecord, pack_anchor
-from weightsync.log.sentinel import SCHEMES, primary_of
+from weightsync.log.base import TOPICS, Need, Wish, fenced
+from weightsync.log.records import MergedDelta, Upload, VersionRecord, pack_anchor
+from weightsync.log.redis_client import answers, connect
 from weightsync.versions import label, unpack
 
-_SOCKET_S = 15.0
-_RETRIES, _FAILOVER_RETRIES = 8, 30
 _BLOCK_S = 5.0  # of one XREAD: below the socket's timeout, so that a quiet stream is not taken for a lost server
 _NAMES = (
-    *("owner", "head", "records", "anchors", "nonces", "digests", "hints", "documents", "endpoints"),
+    *("owner", "head", "records", "anchors", "merged", "nonces", "digests", "hints", "documents", "endpoints"),
     *("servers", "incarnations", "states", "held", "seen", "needs", "wish"),
 )
 _FLEET = ("servers", "incarnations", "states", "held", "seen")
-
-
-def connect(url: str) -> "redis.Redis":
-    """A thread-safe client, retries included: the only place where weightsync sets them.
-
-    Eight retries over about six seconds span a restart of the server, thirty over half a minute a fail-over. Repeating
-    is safe because every call is idempotent: scripts recognise a repeat by its nonce, parts are written once under keys
-    that nobody else uses.
-    """
-    settings: dict[str, Any] = {
-        "retry": Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), retries=_RETRIES),
-        "retry_on_error": [redis.ConnectionError, redis.TimeoutError],
-        "socket_timeout": _SOCKET_S,
-        "socket_connect_timeout": 5.0,
-        "health_check_interval": 30,
-        "protocol": 2,
-    }
-    if url.partition("://")[0] in SCHEMES:
-        settings["retry"] = Retry(ExponentialWithJitterBackoff(cap=1.0, base=0.05), retries=_FAILOVER_RETRIES)
-        return primary_of(url, settings)
-    client: redis.Redis = redis.Redis.from_url(url, **settings)
-    return client
-
-
-@contextmanager
-def answers(what: str, lost: type[LogLost] | type[TransportLost] = LogLost) -> Iterator[None]:
-    """Turn redis-py's errors into ours.
-
-    Raises:
-        LogLost, TransportLost: no answer within the retries, or the server refused the login.
-        TransportFull: the server has no memory left.
-    """
-    try:
-        yield
-    except redis.exceptions.OutOfMemoryError as error:
-        raise TransportFull(
-            f"Redis has no memory left for {what}: {error}. Raise its maxmemory, lower weightsync.keep_deltas and "
-            "weightsync.anchor_interval, or move parts by weightsync.directory."
-        ) from error
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise lost(
-            f"Redis did not answer {what}: {error}. Nothing was decided here; the call may be repeated. Check that the "
-            "server runs and that address and password are right."
-        ) from error
 
 
 def packed(version: int | None) -> str:
@@ -115,27 +67,41 @@ class RedisLog:
         self._client = connect(url)
         self._keys = {name: f"{{{run}}}:w:{name}" for name in _NAMES}
         self._scripts: dict[str, Any] = {}
+        self._claim = ""
         self._shared: RedisWatch | None = None
         self._lock = threading.Lock()
 
     def claim(self, branch: int) -> None:
-        self._decide(self._run(scripts.CLAIM, ["owner", "hints"], branch), f"claim of branch {branch}")
+        nonce = self._claim or secrets.token_hex(8)
+        self._decide(self._run(scripts.CLAIM, ["owner", "hints"], branch, nonce), f"claim of branch {branch}")
+        self._claim = nonce
+
+    def confirm(self, branch: int) -> None:
+        owner, nonce = self._owner()
+        if owner > branch or (owner == branch and self._claim not in ("", nonce)):
+            raise fenced(f"branch {branch}", owner)
 
     def owner(self) -> int:
-        with answers("a read of the owner"):
-            return int(self._raw().get(self._keys["owner"]) or 0)
+        return self._owner()[0]
 
     def flip(self, base: int | None, record: VersionRecord) -> None:
         digest, branch = f"{record.digest:016x}", unpack(record.version)[0]
         anchor = pack_anchor(record.anchor) if record.anchor is not None else b""
         keys = ["owner", "head", "records", "anchors", "nonces", "digests", "hints"]
-        arguments = (branch, packed(record.version), packed(base), record.to_bytes(), record.nonce, digest, anchor)
-        self._decide(self._run(scripts.FLIP, keys, *arguments), f"flip of {label(base)} -> {label(record.version)}")
+        version = (packed(record.version), packed(base), record.to_bytes(), record.nonce, digest, anchor)
+        answer = self._run(scripts.FLIP, keys, branch, self._claim, *version)
+        self._decide(answer, f"flip of {label(base)} -> {label(record.version)}")
 
     def commit_anchor(self, branch: int, anchor: Upload) -> None:
         keys = ["owner", "records", "anchors", "hints"]
-        answer = self._run(scripts.COMMIT_ANCHOR, keys, branch, packed(anchor.version), pack_anchor(anchor))
+        committed = (packed(anchor.version), pack_anchor(anchor))
+        answer = self._run(scripts.COMMIT_ANCHOR, keys, branch, self._claim, *committed)
         self._decide(answer, f"anchor of {label(anchor.version)}")
+
+    def commit_merged(self, branch: int, merged: MergedDelta) -> None:
+        committed = (packed(merged.version), packed(merged.base), merged.to_bytes())
+        answer = self._run(scripts.COMMIT_MERGED, ["owner", "records", "merged"], branch, self._claim, *committed)
+        self._decide(answer, f"merged delta {label(merged.base)} -> {label(merged.version)}")
 
     def head(self) -> VersionRecord | None:
         with answers("a read of head"):
@@ -143,30 +109,43 @@ class RedisLog:
         return None if version is None else self.record(int(version))
 
     def record(self, version: int) -> VersionRecord | None:
+        name = packed(version)
         with answers("a read of a record"):
             pipe = self._raw().pipeline(transaction=True)
-            pipe.hget(self._keys["records"], packed(version))
-            pipe.hget(self._keys["anchors"], packed(version))
-            blob, anchor = pipe.execute()
-        return None if blob is None else VersionRecord.from_bytes(blob, anchor)
+            pipe.hget(self._keys["records"], name)
+            pipe.hget(self._keys["anchors"], name)
+            pipe.hgetall(self._keys["merged"])
+            blob, anchor, merged = pipe.execute()
+        return None if blob is None else VersionRecord.from_bytes(blob, anchor, _ending_at(name.encode(), merged))
 
     def records(self) -> list[VersionRecord]:
         with answers("a read of the records"):
             pipe = self._raw().pipeline(transaction=True)
-            pipe.hgetall(self._keys["records"])
-            pipe.hgetall(self._keys["anchors"])
-            blobs, anchors = pipe.execute()
-        return [VersionRecord.from_bytes(blobs[version], anchors.get(version)) for version in sorted(blobs)]
+            for key in ("records", "anchors", "merged"):
+                pipe.hgetall(self._keys[key])
+            blobs, anchors, merged = pipe.execute()
+        return [
+            VersionRecord.from_bytes(blobs[name], anchors.get(name), _ending_at(name, merged)) for name in sorted(blobs)
+        ]
 
     def digest_of(self, version: int) -> int | None:
         with answers("a read of a digest"):
             digest = self._raw().hget(self._keys["digests"], packed(version))
         return None if digest is None else int(digest, 16)
 
-    def prune(self, branch: int, versions: Collection[int], anchors: Collection[int]) -> None:
-        keys = ["owner", "head", "records", "anchors", "nonces"]
-        gone = [packed(version) for version in (*versions, *anchors)]
-        self._decide(self._run(scripts.PRUNE, keys, branch, len(versions), *gone), "prune")
+    def prune(
+        self,
+        branch: int,
+        versions: Collection[int],
+        anchors: Collection[int],
+        merged: Collection[tuple[int, int]] = (),
+    ) -> None:
+        keys = ["owner", "head", "records", "anchors", "nonces", "merged"]
+        gone = [packed(version) for version in versions]
+        gone += [f"{packed(version)}-{packed(base)}" for base, version in merged]
+        gone += [packed(version) for version in anchors]
+        answer = self._run(scripts.PRUNE, keys, branch, self._claim, len(versions), len(merged), *gone)
+        self._decide(answer, "prune")
 
     def put_document(self, name: str, blob: bytes) -> None:
         with answers(f"document {name}"):
@@ -258,6 +237,12 @@ class RedisLog:
                 f"{incarnation}: a newer start took over. This host must stop."
             )
 
+    def _owner(self) -> tuple[int, str]:
+        with answers("a read of the owner"):
+            held: bytes = self._raw().get(self._keys["owner"]) or b"0"
+        branch, _, nonce = held.decode().partition(" ")
+        return int(branch), nonce
+
     def _fleet(self) -> dict[str, tuple[Server, tuple[int, int] | None]]:
         now_ms, *hashes = self._run(scripts.SERVERS, list(_FLEET))
         servers, incarnations, states, held, seen = (_pairs(flat) for flat in hashes)
@@ -283,10 +268,7 @@ class RedisLog:
 
     def _decide(self, answer: Sequence[bytes], what: str) -> None:
         if answer[0] == b"fenced":
-            raise Fenced(
-                f"{what}: branch {int(answer[1])} owns the log. A newer trainer took over; this one must stop "
-                "publishing."
-            )
+            raise fenced(what, int(answer[1]))
         if answer[0] == b"base":
             found = label(int(answer[1])) if answer[1] else "none"
             raise BaseMismatch(
@@ -296,3 +278,7 @@ class RedisLog:
 
 def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _ending_at(version: bytes, merged: Mapping[bytes, bytes]) -> list[bytes]:
+    return [blob for name, blob in merged.items() if name.startswith(version)]

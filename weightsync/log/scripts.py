@@ -14,15 +14,26 @@ local function now_ms()
 end
 """
 
+_OWNER = """
+-- owner, and whether `branch` may not write: an older one, or claimed by another start than `nonce`. No nonce: a client
+-- that claimed nothing.
+local function owner_of(key, branch, nonce)
+  local held, by = string.match(redis.call("GET", key) or "0", "^(%d+) ?(.*)$")
+  held, branch = tonumber(held), tonumber(branch)
+  return held, held > branch or (held == branch and nonce ~= "" and nonce ~= by)
+end
+"""
+
 CLAIM = (
     """#!lua flags=allow-oom
--- claim(KEYS: owner, hints; ARGV: branch) -> {"done"} or {"fenced", owner}
+-- claim(KEYS: owner, hints; ARGV: branch, nonce) -> {"done"} or {"fenced", owner}
 """
     + _HINT
+    + _OWNER
     + """
-local owner = tonumber(redis.call("GET", KEYS[1]) or "0")
+local owner = owner_of(KEYS[1], ARGV[1], "")
 if owner > tonumber(ARGV[1]) then return { "fenced", tostring(owner) } end
-redis.call("SET", KEYS[1], ARGV[1])
+redis.call("SET", KEYS[1], ARGV[1] .. " " .. ARGV[2])
 hint(KEYS[2], "head")
 return { "done" }
 """
@@ -31,23 +42,25 @@ return { "done" }
 FLIP = (
     """#!lua
 -- flip(KEYS: owner, head, records, anchors, nonces, digests, hints;
---      ARGV: branch, version, base or "", record, nonce, digest, anchor or "")
+--      ARGV: branch, claim, version, base or "", record, nonce, digest, anchor or "")
 -- -> {"done"}, {"fenced", owner} or {"base", head}. A repeat is recognised by its nonce before anything else.
 """
     + _HINT
+    + _OWNER
     + """
-if redis.call("HGET", KEYS[5], ARGV[2]) == ARGV[5] then return { "done" } end
-local owner = tonumber(redis.call("GET", KEYS[1]) or "0")
-if ARGV[2] ~= "00000000000000000000" and owner > tonumber(ARGV[1]) then return { "fenced", tostring(owner) } end
+local version = ARGV[3]
+if redis.call("HGET", KEYS[5], version) == ARGV[6] then return { "done" } end
+local owner, is_fenced = owner_of(KEYS[1], ARGV[1], ARGV[2])
+if version ~= "00000000000000000000" and is_fenced then return { "fenced", tostring(owner) } end
 local head = redis.call("GET", KEYS[2]) or ""
-if head ~= ARGV[3] or (head ~= "" and ARGV[2] <= head) then return { "base", head } end
+if head ~= ARGV[4] or (head ~= "" and version <= head) then return { "base", head } end
 -- Branches are given out once: a newer one than the owner means that the log lost the claim with its tail.
-if owner < tonumber(ARGV[1]) then redis.call("SET", KEYS[1], ARGV[1]) end
-redis.call("HSET", KEYS[3], ARGV[2], ARGV[4])
-if ARGV[7] ~= "" then redis.call("HSET", KEYS[4], ARGV[2], ARGV[7]) end
-redis.call("HSET", KEYS[5], ARGV[2], ARGV[5])
-redis.call("HSET", KEYS[6], ARGV[2], ARGV[6])
-redis.call("SET", KEYS[2], ARGV[2])
+if owner < tonumber(ARGV[1]) then redis.call("SET", KEYS[1], ARGV[1] .. " " .. ARGV[2]) end
+redis.call("HSET", KEYS[3], version, ARGV[5])
+if ARGV[8] ~= "" then redis.call("HSET", KEYS[4], version, ARGV[8]) end
+redis.call("HSET", KEYS[5], version, ARGV[6])
+redis.call("HSET", KEYS[6], version, ARGV[7])
+redis.call("SET", KEYS[2], version)
 hint(KEYS[7], "head")
 return { "done" }
 """
@@ -55,41 +68,75 @@ return { "done" }
 
 COMMIT_ANCHOR = (
     """#!lua
--- commit_anchor(KEYS: owner, records, anchors, hints; ARGV: branch, version, anchor) -> {"done"|"fenced"|"base", ...}
+-- commit_anchor(KEYS: owner, records, anchors, hints; ARGV: branch, claim, version, anchor)
+-- -> {"done"|"fenced"|"base", ...}
 """
     + _HINT
+    + _OWNER
     + """
-local owner = tonumber(redis.call("GET", KEYS[1]) or "0")
-if owner > tonumber(ARGV[1]) then return { "fenced", tostring(owner) } end
-if redis.call("HEXISTS", KEYS[2], ARGV[2]) == 0 then return { "base", "" } end
-redis.call("HSET", KEYS[3], ARGV[2], ARGV[3])
+local owner, is_fenced = owner_of(KEYS[1], ARGV[1], ARGV[2])
+if is_fenced then return { "fenced", tostring(owner) } end
+if redis.call("HEXISTS", KEYS[2], ARGV[3]) == 0 then return { "base", "" } end
+redis.call("HSET", KEYS[3], ARGV[3], ARGV[4])
 hint(KEYS[4], "anchor")
 return { "done" }
 """
 )
 
-PRUNE = """#!lua flags=allow-oom
--- prune(KEYS: owner, head, records, anchors, nonces; ARGV: branch, n, n versions, anchors...) -> {"done"|"fenced", ...}
-local owner = tonumber(redis.call("GET", KEYS[1]) or "0")
-if owner > tonumber(ARGV[1]) then return { "fenced", tostring(owner) } end
-local head = redis.call("GET", KEYS[2])
-local n = tonumber(ARGV[2])
-for i = 3, #ARGV do
-  if ARGV[i] ~= head then
+COMMIT_MERGED = (
+    """#!lua
+-- commit_merged(KEYS: owner, records, merged; ARGV: branch, claim, version, base, merged delta)
+-- -> {"done"|"fenced"|"base", ...}
+"""
+    + _OWNER
+    + """
+local owner, is_fenced = owner_of(KEYS[1], ARGV[1], ARGV[2])
+if is_fenced then return { "fenced", tostring(owner) } end
+for i = 3, 4 do
+  if redis.call("HEXISTS", KEYS[2], ARGV[i]) == 0 then return { "base", "" } end
+end
+redis.call("HSET", KEYS[3], ARGV[3] .. "-" .. ARGV[4], ARGV[5])
+return { "done" }
+"""
+)
+
+PRUNE = (
+    """#!lua flags=allow-oom
+-- prune(KEYS: owner, head, records, anchors, nonces, merged;
+--       ARGV: branch, claim, n, m, n versions, m merged deltas, anchors...) -> {"done"|"fenced", ...}
+"""
+    + _OWNER
+    + """
+local owner, is_fenced = owner_of(KEYS[1], ARGV[1], ARGV[2])
+if is_fenced then return { "fenced", tostring(owner) } end
+local head, n, m, gone = redis.call("GET", KEYS[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), {}
+for i = 5, #ARGV do
+  if i >= 5 + n and i < 5 + n + m then
+    redis.call("HDEL", KEYS[6], ARGV[i])
+  elseif ARGV[i] ~= head then
     redis.call("HDEL", KEYS[4], ARGV[i])
-    if i < 3 + n then
+    if i < 5 + n then
+      gone[ARGV[i]] = true
       redis.call("HDEL", KEYS[3], ARGV[i])
       redis.call("HDEL", KEYS[5], ARGV[i])
     end
   end
 end
+for _, name in ipairs(redis.call("HKEYS", KEYS[6])) do
+  if gone[string.sub(name, 1, 20)] or gone[string.sub(name, 22)] then redis.call("HDEL", KEYS[6], name) end
+end
 return { "done" }
 """
+)
 
-PUT_ENDPOINT = """#!lua flags=allow-oom
+PUT_ENDPOINT = (
+    """#!lua flags=allow-oom
 -- put_endpoint(KEYS: owner, endpoints; ARGV: branch, rank, url) -> {"done"} or {"fenced", branch}
 -- An endpoint is kept as "<branch> <url>". Those of older branches are void.
-local newest = tonumber(redis.call("GET", KEYS[1]) or "0")
+"""
+    + _OWNER
+    + """
+local newest = owner_of(KEYS[1], ARGV[1], "")
 local held = redis.call("HGETALL", KEYS[2])
 for i = 2, #held, 2 do newest = math.max(newest, tonumber(string.match(held[i], "^%d+"))) end
 if newest > tonumber(ARGV[1]) then return { "fenced", tostring(newest) } end
@@ -99,6 +146,7 @@ end
 redis.call("HSET", KEYS[2], ARGV[2], ARGV[1] .. " " .. ARGV[3])
 return { "done" }
 """
+)
 
 REGISTER = (
     """#!lua flags=allow-oom

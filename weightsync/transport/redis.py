@@ -10,7 +10,7 @@ from typing import Any
 import redis
 
 from weightsync.errors import CorruptDelta, PartMissing, TransportLost
-from weightsync.log.redis import answers, connect
+from weightsync.log.redis_client import answers, connect
 from weightsync.transport.base import Deadline, chunks, run_prefix, split_key
 
 CHUNK_BYTES = 256 << 10
@@ -21,11 +21,16 @@ _KEYS_A_DELETE = 512
 class RedisTransport:
     """Transport over Redis. Thread-safe."""
 
+    parts_outlive_writer = True
+
     def __init__(self, url: str, run: str) -> None:
         self._run = run_prefix(run)
         client: redis.Redis = connect(url)
         # Any: redis-py's types are unions of its blocking and its asyncio answers.
         self._client: Any = client
+
+    def announce(self, branch: int, rank: int) -> None:
+        """Parts do not stay with their writer."""
 
     def put_part(self, key: str, parts: Sequence[memoryview], *, deadline_s: float) -> None:
         deadline = Deadline(deadline_s, f"put of part {key}")
