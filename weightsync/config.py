@@ -50,6 +50,11 @@ class WeightsyncConfig(BaseModel):
     """A server this many published versions behind head gets no new requests. null: no limit but the staleness
     limit's own."""
 
+    publish_beside: bool = True
+    """The trainer trains on while a version is compared with the one before and sent; it waits only for a copy of its
+    rank's weights, which takes their bytes in the wire dtype of host memory. false: it waits for the whole publish, and
+    keeps no copy. With a staleness limit of 0 it waits anyway."""
+
     publish_deadline_s: Seconds = 300.0
     """Seconds that publishing a version may take before it counts as failed; the run goes on with the old head."""
 
