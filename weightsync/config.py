@@ -1,23 +1,75 @@
 """Settings of weight sync, checked when they are read."""
 
+from ipaddress import ip_address
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+_SECTION = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True)
+
+
+class TcpConfig(BaseModel):
+    """Parts that stay in the memory of the trainer's ranks until the servers' machines have read them."""
+
+    model_config = _SECTION
+
+    bind: str = "127.0.0.1"
+    """Address that every trainer rank listens on: of one network of its machine, or 0.0.0.0 or :: for all. Anything
+    but loopback needs weightsync.key. Parts are sealed but not encrypted: use a network that strangers cannot read."""
+
+    advertise: str | None = None
+    """Name or address under which the servers' machines reach a trainer's. null: `bind`; if that is 0.0.0.0 or ::,
+    each machine's own address on its way to others."""
+
+    first_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
+    """Each rank of a machine listens on the first free one of `num_ports` ports from here on. 0: any free port."""
+
+    num_ports: Annotated[int, Field(ge=1)] = 64
+    """Size of that range: at least the ranks of one machine."""
+
+    keep_bytes: Annotated[int, Field(ge=1)] = 16 << 30
+    """Bytes of parts that a rank keeps. It must hold the rank's shard whole, 2 bytes a weight in bfloat16, and the
+    changes since; the oldest that no server needs leave first."""
+
+    max_connections: Annotated[int, Field(ge=1, le=4096)] = 256
+    """Readers that a rank serves at once. Every host opens up to four connections to every rank."""
+
+    stall_s: Seconds = 30.0
+    """Seconds without a byte after which the other side of a connection counts as dead."""
+
+    @field_validator("bind")
+    @classmethod
+    def bind_is_an_address(cls, value: str) -> str:
+        try:
+            ip_address(value)
+        except ValueError:
+            raise ValueError(
+                f"weightsync.tcp.bind = {value!r} is no IP address. Names are for weightsync.tcp.advertise; bind to "
+                "0.0.0.0 for all networks of a machine."
+            ) from None
+        return value
+
+    @property
+    def is_loopback(self) -> bool:
+        """Can only this machine connect?"""
+        return ip_address(self.bind).is_loopback
+
 
 class WeightsyncConfig(BaseModel):
     """How versions of the policy travel from the trainer to the servers."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, validate_default=True
-    )
+    model_config = _SECTION
 
-    transport: Literal["auto", "redis", "directory"] = "auto"
+    transport: Literal["auto", "redis", "directory", "tcp"] = "auto"
     """What moves the parts of a version: `redis`, the run's own; `directory`, files that both sides see (shared
-    storage, an object store, or /dev/shm on one machine). auto: the directory if `directory` is set, else redis. Head,
-    records and acknowledgements are in Redis either way."""
+    storage, an object store, or /dev/shm on one machine); `tcp`, direct connections to the trainer's ranks, which keep
+    them in memory. auto: the directory if `directory` is set, else redis. Head, records and acknowledgements are in
+    Redis either way."""
+
+    tcp: TcpConfig = TcpConfig()
+    """Of transport = tcp."""
 
     url: SecretStr | None = None
     """Redis or Valkey of the log, and of the parts unless they are files: redis://, rediss://, unix:// or
@@ -74,16 +126,6 @@ class WeightsyncConfig(BaseModel):
     """A secret of at least 16 characters shared by trainer and servers. Parts are then sealed with it, so that whoever
     can write to the transport cannot give the servers weights of his own. null: parts are only checked for damage."""
 
-    @field_validator("transport", mode="before")
-    @classmethod
-    def tcp_is_not_one_of_them(cls, value: object) -> object:
-        if value == "tcp":
-            raise ValueError(
-                "weightsync.transport = tcp: parts do not travel over direct connections in this version. Use redis, "
-                "or directory with a folder that both sides see."
-            )
-        return value
-
     @field_validator("key")
     @classmethod
     def key_is_long_enough(cls, value: SecretStr | None) -> SecretStr | None:
@@ -101,15 +143,30 @@ class WeightsyncConfig(BaseModel):
                 "weightsync.transport = directory needs weightsync.directory, a folder that both sides see under "
                 "the same path."
             )
-        if self.transport == "redis" and self.directory is not None:
+        if self.transport in ("redis", "tcp") and self.directory is not None:
             raise ValueError(
-                f"weightsync.directory = {self.directory!r} has no effect with weightsync.transport = redis. Remove "
-                "it, or set the transport to directory or auto."
+                f"weightsync.directory = {self.directory!r} has no effect with weightsync.transport = "
+                f"{self.transport}. Remove it, or set the transport to directory or auto."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def strangers_cannot_read_or_write_parts_over_tcp(self) -> Self:
+        if self.transport == "tcp" and self.key is None and not self.tcp.is_loopback:
+            raise ValueError(
+                f"weightsync.tcp.bind = {self.tcp.bind!r} can be reached from other machines, and without "
+                "weightsync.key anybody there could read the weights and delete them. Set the key for both commands, "
+                "or bind to 127.0.0.1 if all runs on one machine."
+            )
+        if self.transport != "tcp" and self.tcp != TcpConfig():
+            raise ValueError(
+                f"weightsync.tcp.* has no effect with weightsync.transport = {self.transport}. Remove it, or set the "
+                "transport to tcp."
             )
         return self
 
     @property
-    def moves_by(self) -> Literal["redis", "directory"]:
+    def moves_by(self) -> Literal["redis", "directory", "tcp"]:
         """The transport that `auto` stands for here."""
         if self.transport == "auto":
             return "redis" if self.directory is None else "directory"

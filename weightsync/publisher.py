@@ -119,6 +119,8 @@ class WeightPublisher:
             self._branch, self._snapshot = branch, None
             head = from_rank_zero(self._ranks, self.head)
             self._align(head, Deadline(self._config.stage_deadline_s, "rebuild of the snapshot"))
+            # Only now: the rebuild may read what ranks of the branch before still have in their memory.
+            from_all(self._ranks, lambda: self._transport.announce(branch, self._ranks.rank))
 
     def publish(self, version: int) -> PublishReport:
         """Make the current weights head, under `version` of the claimed branch.

@@ -13,7 +13,7 @@ def open_transport(config: WeightsyncConfig, url: str, run: str) -> Transport:
 
     Args:
         config: transport and, for `directory`, the folder or the store's URL.
-        url: the run's Redis.
+        url: the run's Redis; for `tcp` whatever `open_log` takes, since the log says where parts are.
         run: whose parts these are.
     Raises:
         TransportError: the store cannot be opened; names the package that is missing.
@@ -28,6 +28,11 @@ def open_transport(config: WeightsyncConfig, url: str, run: str) -> Transport:
         from weightsync.transport.directory import DirectoryTransport
 
         return DirectoryTransport(Path(path if is_url else config.directory), run)
+    if config.moves_by == "tcp":
+        from weightsync.log import open_log
+        from weightsync.transport.tcp import TcpTransport
+
+        return TcpTransport(config, open_log(url, run))
     from weightsync.transport.redis import RedisTransport  # here: `import weightsync` stays free of redis
 
     return RedisTransport(url, run)

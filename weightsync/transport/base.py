@@ -12,7 +12,7 @@ _UPLOAD_FIELDS = 5
 
 
 class Transport(Protocol):
-    """Moves parts. In transport/directory, object_store and redis; held to tests/contract/test_transport.py.
+    """Moves parts. In transport/directory, object_store, redis and tcp; held to tests/contract/test_transport.py.
 
     A key ends in its writer's nonce, rank and bucket, so nothing is ever overwritten; a call may be repeated after a
     lost answer. Thread-safe.
@@ -20,6 +20,19 @@ class Transport(Protocol):
     Raises (all methods):
         TransportError: the parts cannot be reached.
     """
+
+    parts_outlive_writer: bool
+    """Can parts be got when the process that put them has ended?"""
+
+    def announce(self, branch: int, rank: int) -> None:
+        """This process puts the parts of `rank` under `branch`; said once the branch is claimed, before the first put.
+
+        A transport that leaves parts with their writer opens its door here and tells the log where it is.
+
+        Raises:
+            Fenced: a newer branch owns the log.
+        """
+        ...
 
     def put_part(self, key: str, parts: Sequence[memoryview], *, deadline_s: float) -> None:
         """Store the bytes of `parts`, end to end, under `key`.
@@ -84,7 +97,7 @@ class Deadline:
 
     def __init__(self, seconds: float, what: str) -> None:
         self._end = monotonic() + seconds
-        self._seconds, self._what = seconds, what
+        self._seconds, self.what = seconds, what
 
     def check(self) -> None:
         """Raises DeadlineExceeded once the time is up."""
@@ -93,7 +106,7 @@ class Deadline:
 
     def exceeded(self, why: str = "") -> DeadlineExceeded:
         """What to raise when the time is up. `why`: what was waited for, as a sentence."""
-        told = f"{self._what}: not done in {self._seconds:.1f} s."
+        told = f"{self.what}: not done in {self._seconds:.1f} s."
         return DeadlineExceeded(
             f"{told}{' ' * bool(why)}{why} The version is not affected; check the transport's load, or raise "
             "weightsync.publish_deadline_s and weightsync.stage_deadline_s."

@@ -17,9 +17,14 @@ _STEP_BYTES = 8 << 20
 class DirectoryTransport:
     """Transport over a folder that both sides see. Thread-safe and safe between processes."""
 
+    parts_outlive_writer = True
+
     def __init__(self, directory: Path, run: str) -> None:
         self._root = directory / safe_name(run) / "parts"
         self._root.mkdir(parents=True, exist_ok=True)
+
+    def announce(self, branch: int, rank: int) -> None:
+        """Parts do not stay with their writer."""
 
     def put_part(self, key: str, parts: Sequence[memoryview], *, deadline_s: float) -> None:
         deadline = Deadline(deadline_s, f"put of part {key}")

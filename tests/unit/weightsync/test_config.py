@@ -6,19 +6,28 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from weightsync.config import WeightsyncConfig
+from weightsync.config import TcpConfig, WeightsyncConfig
 
 
 def test_auto_takes_the_directory_if_there_is_one() -> None:
     assert WeightsyncConfig().moves_by == "redis"
     assert WeightsyncConfig(directory="/shared").moves_by == "directory"
     assert WeightsyncConfig(transport="redis").moves_by == "redis"
+    assert WeightsyncConfig(transport="tcp").moves_by == "tcp"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"transport": "tcp"}, "do not travel over direct connections in this version. Use redis, or directory"),
+        (
+            {"transport": "tcp", "tcp": {"bind": "0.0.0.0"}},
+            "without weightsync.key anybody there could read the weights",
+        ),
+        ({"transport": "tcp", "tcp": {"bind": "10.0.0.7"}}, "weightsync.key"),
+        ({"transport": "tcp", "tcp": {"bind": "localhost"}}, "is no IP address"),
+        ({"transport": "tcp", "tcp": {"keep_bytes": 0}}, "greater than or equal to 1"),
+        ({"transport": "tcp", "directory": "/shared"}, "has no effect with weightsync.transport = tcp"),
+        ({"tcp": {"first_port": 29600}}, r"weightsync.tcp.\* has no effect with weightsync.transport = auto"),
         ({"transport": "directory"}, "needs weightsync.directory"),
         ({"transport": "redis", "directory": "/shared"}, "has no effect"),
         ({"transport": "carrier pigeon"}, "auto"),
@@ -44,9 +53,19 @@ def test_a_key_gives_32_bytes_and_is_never_shown() -> None:
     assert WeightsyncConfig().seal_key() is None
 
 
+def test_tcp_off_loopback_is_taken_with_a_key() -> None:
+    for bind in ("0.0.0.0", "::", "10.0.0.7"):
+        found = WeightsyncConfig.model_validate(
+            {"transport": "tcp", "key": "sixteen characters", "tcp": {"bind": bind}}
+        )
+        assert not found.tcp.is_loopback
+    assert WeightsyncConfig.model_validate({"transport": "tcp", "tcp": {"bind": "::1"}}).tcp.is_loopback
+
+
 def test_every_setting_is_explained() -> None:
-    for name, field in WeightsyncConfig.model_fields.items():
-        assert field.description, name
+    for section in (WeightsyncConfig, TcpConfig):
+        for name, field in section.model_fields.items():
+            assert field.description, name
 
 
 def test_importing_the_package_and_its_settings_is_light() -> None:
