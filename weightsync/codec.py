@@ -105,6 +105,10 @@ class Encoder:
         """A dense frame that needs no base; `header.base` equals `header.target`."""
         return self._dense(words, header, words.size, 0, digest_after)
 
+    def dense(self, words: Words, header: FrameHeader, digest_delta: int, digest_after: int) -> Encoded:
+        """A dense frame on a base; which of the words differ from it is not known, so all count as changed."""
+        return self._dense(words, header, words.size, digest_delta, digest_after)
+
     def _dense(self, words: Words, header: FrameHeader, changed: int, delta: int, after: int) -> Encoded:
         raw = words.astype(WORD_DTYPE[words.dtype.itemsize], copy=False).tobytes()
         frame = self._frame(DENSE, words, 0, header, (changed, 0, 0), [raw, b"", b""], delta, after)
@@ -213,33 +217,60 @@ def open_frame(buffer: bytes | memoryview, *, bucket: Bucket, header: FrameHeade
     return Frame(header, bucket, planes, None, changed, delta, after)
 
 
-def merge(frames: Sequence[Frame], scratch: Scratch) -> Frame:
-    """One frame with the effect of `frames` in their order; of one bucket, each on the target of the one before.
+class Fold:
+    """Makes one frame of many, of one bucket, each on the target of the one before.
 
     Differences add, so no base is needed: they are summed onto zeros and encoded against zeros. From a dense frame on,
-    the result is dense. The planes are valid until `scratch` is used again.
+    the result is dense. One bucket's words are held, however many frames are added.
     """
-    if len(frames) == 1:
-        return frames[0]
-    start = max((i for i, frame in enumerate(frames) if frame.dense is not None), default=None)
-    bucket, last = frames[0].bucket, frames[-1]
-    dtype = WORD_DTYPE[bucket.width]
-    if start is None:
-        words, rest = np.zeros(bucket.num_words, dtype), frames
-    else:
-        dense = frames[start].dense
-        assert dense is not None
-        words, rest = dense.astype(dtype), frames[start + 1 :]
-    for frame in rest:
-        frame.apply(words, None)
-    delta = total(frame.digest_delta for frame in frames)
-    first = frames[0].header
-    header = last.header._replace(base=last.header.target if first.anchor else first.base)
-    if start is not None:
-        return Frame(header, bucket, None, words, bucket.num_words, delta, last.digest_after)
-    no_table = AddressTable(np.array([bucket.num_words], np.int64), np.zeros(1, np.int64))
-    planes = encode_planes(np.zeros_like(words), words, no_table, scratch)._replace(digest_delta=delta)
-    return Frame(header, bucket, planes, None, planes.num_changed, delta, last.digest_after)
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._only: Frame | None = None
+        self._words = np.empty(0, WORD_DTYPE[bucket.width])
+        self._dense = False
+        self._base = self._delta = self._after = 0
+        self._last: FrameHeader | None = None
+
+    def add(self, frame: Frame) -> None:
+        """The next frame. It is held on to only while it is the only one."""
+        if self._last is None:
+            self._only, self._base = frame, frame.header.target if frame.header.anchor else frame.header.base
+        else:
+            if self._only is not None:
+                self._words = np.zeros(self._bucket.num_words, self._words.dtype)
+                self._put(self._only)
+                self._only = None
+            self._put(frame)
+        self._last, self._after = frame.header, frame.digest_after
+        self._delta = total((self._delta, frame.digest_delta))
+
+    def result(self, scratch: Scratch) -> Frame | None:
+        """One frame with the effect of all, None if there were none; its planes are valid until `scratch` is used
+        again.
+        """
+        if self._only is not None or self._last is None:
+            return self._only
+        header, words, bucket = self._last._replace(base=self._base), self._words, self._bucket
+        if self._dense:
+            return Frame(header, bucket, None, words, bucket.num_words, self._delta, self._after)
+        no_table = AddressTable(np.array([bucket.num_words], np.int64), np.zeros(1, np.int64))
+        planes = encode_planes(np.zeros_like(words), words, no_table, scratch)._replace(digest_delta=self._delta)
+        return Frame(header, bucket, planes, None, planes.num_changed, self._delta, self._after)
+
+    def _put(self, frame: Frame) -> None:
+        self._dense = self._dense or frame.dense is not None
+        frame.apply(self._words, None)
+
+
+def merge(frames: Sequence[Frame], scratch: Scratch) -> Frame:
+    """One frame with the effect of `frames`, of one bucket and at least one, as `Fold` makes it."""
+    fold = Fold(frames[0].bucket)
+    for frame in frames:
+        fold.add(frame)
+    folded = fold.result(scratch)
+    assert folded is not None, "at least one frame was added"
+    return folded
 
 
 def _plane(stored: memoryview, compressed: bool, size: int, where: str, name: str) -> bytes | memoryview:

@@ -90,6 +90,10 @@ class WeightsyncConfig(BaseModel):
     """Changes of at least this many newest versions are kept, also when a newer anchor makes them unnecessary, so that
     a server that is a little behind need not load a whole set."""
 
+    merged_share: Annotated[float, Field(ge=0, le=1)] = 0.25
+    """While a living server is several versions behind, their changes are also stored merged into one, a fraction of
+    their sum, so that it catches up with less. At most this share of what versions take is put for that. 0: never."""
+
     bucket_words: Annotated[int, Field(ge=64, lt=1 << 31)] = 4 << 20
     """Weights per part at most. 2-8 million: smaller parts cost more bytes each, larger ones fall out of the cache."""
 
