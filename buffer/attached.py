@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from buffer import wire
 from buffer.config import BufferConfig, StalenessConfig
 from buffer.errors import Behind, CorruptPayload, Fenced
-from buffer.payloads import Payloads
+from buffer.payloads import Blob, Payloads
 from buffer.store import Batch, Done, Limits, Store
 from buffer.trajectory import Group
 
@@ -47,7 +47,7 @@ class Attached:
         """
         return self._parsed(self._payloads.get(key, num_bytes), num_bytes, xxh3, what)
 
-    def _parsed(self, blob: bytes | None, num_bytes: int, xxh3: str, what: str) -> Group:
+    def _parsed(self, blob: Blob | None, num_bytes: int, xxh3: str, what: str) -> Group:
         if blob is None:
             raise CorruptPayload(f"the payload of group {what} is gone.")
         if len(blob) != num_bytes:

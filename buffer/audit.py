@@ -8,7 +8,7 @@ from buffer import wire
 from buffer.books import CLOSED, DEAD, IN_FLIGHT, LEASED, OPEN, READY, STATES, WAITING, Books, Index
 from buffer.errors import BufferError
 from buffer.ledger import counts
-from buffer.payloads import Payloads
+from buffer.payloads import Blob, Payloads
 from buffer.tokens import TokenLedger, tokens_of
 
 
@@ -148,12 +148,12 @@ def _payloads(books: Books, payloads: Payloads) -> list[str]:
     problems = []
     for ordinal, card in sorted(books.cards.items()):
         for what, key, index in (("payload", card.key, card.index), ("parked payload", card.parked_key, card.parked)):
-            if key and (problem := _payload(payloads.get(key), index)):
+            if key and (problem := _payload(payloads.get(key, index.num_bytes), index)):
                 problems.append(f"the {what} of ordinal {ordinal} {problem}")
     return problems
 
 
-def _payload(blob: bytes | None, index: Index) -> str:
+def _payload(blob: Blob | None, index: Index) -> str:
     if blob is None:
         return "is gone: it will be made again"
     try:

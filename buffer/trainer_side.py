@@ -13,7 +13,7 @@ from buffer.config import BufferConfig, StalenessConfig
 from buffer.entries import entry_of, in_parts, left_of
 from buffer.errors import BudgetTooSmall, CorruptPayload, UnknownSchema
 from buffer.lineage import Ledger, asked_of, ledger_of
-from buffer.payloads import Payloads
+from buffer.payloads import Blob, Payloads
 from buffer.store import Batch, Done, Store
 from buffer.trajectory import Group
 
@@ -133,7 +133,7 @@ class TrainerSide(Attached):
                     group = error
                 yield entry, group
 
-    def _group_of(self, entry: Entry, blob: bytes | None) -> Group:
+    def _group_of(self, entry: Entry, blob: Blob | None) -> Group:
         group = self._parsed(blob, entry.num_bytes, entry.xxh3, entry.gid)
         if group.gid != entry.gid:
             raise CorruptPayload(f"the payload of group {entry.gid} holds group {group.gid}.")

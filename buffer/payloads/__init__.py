@@ -2,27 +2,12 @@
 ones."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from buffer.config import PayloadConfig
 from buffer.payloads.directory import DirectoryPayloads
+from buffer.payloads.home import Blob, PayloadHome
 
-
-class PayloadHome(Protocol):
-    """Keeps blobs by key, each written once. In payloads/memory, redis, directory; held to
-    tests/contract/test_payloads.py."""
-
-    def put(self, key: str, blob: bytes) -> None: ...
-    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
-        """num_bytes: what it should have; one byte more of a longer one is enough to tell."""
-        ...
-
-    def get_each(self, sizes: Mapping[str, int]) -> Mapping[str, bytes | None]: ...
-    def delete(self, keys: Iterable[str]) -> None: ...
-
-    def strays(self, run: str, idle_s: float) -> list[str]:
-        """One page of the keys of `run` that nobody has touched for `idle_s`; the next call goes on from there."""
-        ...
+__all__ = ["Blob", "PayloadHome", "Payloads"]
 
 
 class Payloads:
@@ -40,7 +25,7 @@ class Payloads:
     def put(self, key: str, blob: bytes) -> None:
         self._home(key).put(key, blob)
 
-    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
+    def get(self, key: str, num_bytes: int | None = None) -> Blob | None:
         """The bytes under `key`; None if there are none.
 
         Args:
@@ -48,13 +33,13 @@ class Payloads:
         """
         return self._home(key).get(key, num_bytes)
 
-    def get_each(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
+    def get_each(self, sizes: Mapping[str, int]) -> dict[str, Blob | None]:
         """The same of many, asked for together where the home can; the caller bounds how many.
 
         Args:
             sizes: key -> what the index says.
         """
-        found: dict[str, bytes | None] = {}
+        found: dict[str, Blob | None] = {}
         for home in (self._near, self._far):
             mine = {key: size for key, size in sizes.items() if home is not None and self._home(key) is home}
             if home is not None and mine:

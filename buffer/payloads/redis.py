@@ -5,8 +5,11 @@ from threading import Lock
 from typing import Protocol
 
 from buffer.keys import owns, parse_payload_key
+from buffer.payloads.home import Blob
 
 _PAGE = 100
+_PIECE, _WINDOW = 1 << 20, 4 << 20
+_LARGE = _WINDOW
 
 
 class Blobs(Protocol):
@@ -14,6 +17,8 @@ class Blobs(Protocol):
 
     def set_blob(self, key: str, blob: bytes) -> None: ...
     def get_blob(self, key: str) -> bytes | None: ...
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]: ...
+    def blob_size(self, key: str) -> int: ...
     def get_blobs(self, keys: Sequence[str]) -> dict[str, bytes | None]: ...
     def unlink(self, keys: Sequence[str]) -> None: ...
     def scan(self, cursors: Mapping[str, int], match: str, count: int) -> tuple[dict[str, int], list[str]]: ...
@@ -31,11 +36,28 @@ class RedisPayloads:
     def put(self, key: str, blob: bytes) -> None:
         self._blobs.set_blob(key, blob)
 
-    def get(self, key: str, num_bytes: int | None = None) -> bytes | None:
-        return self._blobs.get_blob(key)
+    def get(self, key: str, num_bytes: int | None = None) -> Blob | None:
+        if num_bytes is None or num_bytes < _LARGE or (size := self._blobs.blob_size(key)) < _LARGE:
+            return self._blobs.get_blob(key)
+        return self._in_pieces(key, min(size, num_bytes + 1))
 
-    def get_each(self, sizes: Mapping[str, int]) -> dict[str, bytes | None]:
-        return self._blobs.get_blobs([*sizes])
+    def get_each(self, sizes: Mapping[str, int]) -> dict[str, Blob | None]:
+        small = [key for key, size in sizes.items() if size < _LARGE]
+        found: dict[str, Blob | None] = {**self._blobs.get_blobs(small)} if small else {}
+        return found | {key: self.get(key, size) for key, size in sizes.items() if key not in found}
+
+    def _in_pieces(self, key: str, size: int) -> Blob | None:
+        """A whole answer lies in memory twice, in what was received and as a string; a piece is copied into place."""
+        target = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            starts = range(at, min(at + _WINDOW, size), _PIECE)
+            for piece in self._blobs.get_ranges(key, [(start, min(start + _PIECE, size)) for start in starts]):
+                target[at : at + len(piece)] = piece
+                at += len(piece)
+                if not piece:
+                    return None  # deleted meanwhile
+        return target.toreadonly()
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)

@@ -181,6 +181,15 @@ class RedisServer:
             found.update(zip(some, self._try_each(some[0], [("GET", key) for key in some]), strict=True))
         return found
 
+    def blob_size(self, key: str) -> int:
+        """Bytes under a key; 0 if there is none."""
+        return int(self.ask(key, "STRLEN", key))
+
+    def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The bytes under a key from each start to each end, which may be past its own; asked for together."""
+        commands: list[Command] = [("GETRANGE", key, start, end - 1) for start, end in ranges]
+        return self._retry(lambda nodes: nodes.at(key).ask_all(commands))
+
     def unlink(self, keys: Sequence[str]) -> None:
         """Delete keys, wherever they lie."""
         for some in self._retry(lambda nodes: nodes.by_server(keys)):

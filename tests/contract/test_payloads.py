@@ -1,6 +1,7 @@
 """One body of tests for every home of payloads."""
 
 import resource
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,10 +49,23 @@ def test_bytes_come_back_as_they_were(home: PayloadHome) -> None:
     home.delete(blobs)
 
 
-def test_a_large_payload_comes_back_as_it_was(home: PayloadHome) -> None:
-    blob = bytes(range(256)) * 40_000
+@pytest.mark.parametrize("num_bytes", [(4 << 20) - 1, 4 << 20, (4 << 20) + 1, (9 << 20) + 77])
+def test_a_large_payload_comes_back_as_it_was(home: PayloadHome, num_bytes: int) -> None:
+    blob = b"".join(number.to_bytes(8, "little") for number in range(num_bytes // 8 + 1))[:num_bytes]
     home.put(key(1), blob)
-    assert home.get(key(1)) == blob
+    home.put(key(2), b"small")
+    sizes = {key(1): num_bytes, key(2): 5, key(3): num_bytes}
+    assert home.get(key(1)) == home.get(key(1), num_bytes) == blob
+    assert home.get_each(sizes) == {key(1): blob, key(2): b"small", key(3): None}
+    home.delete([key(1), key(2)])
+
+
+@pytest.mark.parametrize("said", [8 << 20, (5 << 20) + 1, (5 << 20) - 1, 4 << 20, 100])
+def test_a_large_payload_of_another_size_than_its_index_says_is_told_apart(home: PayloadHome, said: int) -> None:
+    home.put(key(1), bytes(5 << 20))
+    found = home.get(key(1), said)
+    assert found is not None
+    assert len(found) == 5 << 20 if said > 5 << 20 else len(found) > said
     home.delete([key(1)])
 
 
@@ -177,3 +191,21 @@ def test_of_a_file_longer_than_its_index_says_no_more_is_read_than_shows_it(tmp_
     assert payloads.get(long, 10) == b"x" * 11
     assert payloads.get_each({long: 10}) == {long: b"x" * 11}
     assert payloads.get(long, 1000) == payloads.get(long) == b"x" * 1000
+
+
+def test_a_large_payload_from_redis_lies_in_memory_once(server: RedisServer) -> None:
+    connection = Connection(server.url, 5)
+    home, num_bytes = RedisPayloads(connection), 64 << 20
+    home.put(key(1), bytes(num_bytes))
+    home.get(key(1), num_bytes)  # connections and buffers are there
+    tracemalloc.start()
+    try:
+        found = home.get(key(1), num_bytes)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found is not None
+    assert len(found) == num_bytes
+    assert most < 1.2 * num_bytes, "hiredis holds what it received beside this, at most a window"
+    home.delete([key(1)])
+    connection.close()
