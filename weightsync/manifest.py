@@ -1,6 +1,8 @@
 """The layout that trainer and servers must share: tensors, their places in the address space, and ties."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +13,7 @@ import msgpack
 
 from weightsync.errors import LayoutMismatch, ModelDirError, ShardError
 from weightsync.layout import ITEMSIZE, MAX_ADDRESS, MAX_BUCKET_WORDS, Bucket, Segment, TensorSpec, by_name
-from weightsync.model_dir import ModelDir
+from weightsync.model_dir import ModelDir, StoredTensor
 
 __all__ = ["Bucket", "Manifest", "Segment", "TensorSpec"]
 
@@ -48,28 +50,26 @@ class Manifest:
         return cls(tuple(specs), tuple(sorted(ties)))
 
     @classmethod
-    def from_model_dir(cls, path: Path, wire_dtype: str) -> Self:
-        """The manifest of a model directory whose floating tensors are in the wire dtype.
+    def from_model_dir(cls, path: Path, wire_dtype: str | None = None) -> Self:
+        """The manifest of a model directory; every tensor keeps the dtype in which it is stored, on the wire too.
 
         With tied embeddings `lm_head.weight` is a tie of the embedding, whether or not the files list it: it is sent
         once, and both sides get one layout from either kind of directory.
 
+        Args:
+            wire_dtype: what most of the floating weights must be in; single tensors may differ (a router's bias in
+                float32 beside bfloat16). None: whatever they are in.
         Raises:
-            ModelDirError: the directory cannot be read, or a tensor is in another float dtype. Casting here would give
-                a version 0.0 whose bits depend on who cast them.
+            ModelDirError: the directory cannot be read, or most of it is in another float dtype. Servers would cast
+                it, and the bits of version 0.0 would depend on who cast them.
         """
         directory = ModelDir(path)
         tied = {}
         if directory.ties_embeddings:
             embedding = next((name for name in directory.tensors if name.endswith("embed_tokens.weight")), None)
             tied = {} if embedding is None else {"lm_head.weight": embedding}
-        for name, stored in directory.tensors.items():
-            if name not in tied and stored.dtype in _FLOATS and stored.dtype != wire_dtype:
-                raise ModelDirError(
-                    f"{path}: tensor {name} is {stored.dtype}, the wire dtype is {wire_dtype}. Trainer and servers "
-                    "must start from the same bits: save the model in the wire dtype, or set model.wire_dtype to "
-                    f"{stored.dtype}."
-                )
+        if wire_dtype is not None:
+            _check_wire_dtype(path, {n: t for n, t in directory.tensors.items() if n not in tied}, wire_dtype)
         names = [name for name in directory.tensors if name not in tied]
         return cls.of(((n, directory.tensors[n].dtype, directory.tensors[n].shape) for n in names), tied.items())
 
@@ -86,6 +86,12 @@ class Manifest:
     @cached_property
     def by_name(self) -> dict[str, TensorSpec]:
         return by_name(self.tensors)
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """The dtype of each tensor, ties included: what `shards_of` casts to."""
+        found = {spec.name: spec.dtype for spec in self.tensors}
+        return found | {alias: found[tensor] for alias, tensor in self.ties}
 
     @property
     def num_words(self) -> int:
@@ -193,6 +199,22 @@ def _even_pieces(segment: Segment, words: int) -> list[Segment]:
         Segment(segment.tensor, start, min(size, segment.end - start))
         for start in range(segment.start, segment.end, size)
     ]
+
+
+def _check_wire_dtype(path: Path, tensors: Mapping[str, StoredTensor], wire_dtype: str) -> None:
+    held: Counter[str] = Counter()
+    for stored in tensors.values():
+        if stored.dtype in _FLOATS:
+            held[stored.dtype] += math.prod(stored.shape)
+    if not held or held[wire_dtype] == max(held.values()):
+        return
+    most = max(held, key=lambda dtype: held[dtype])
+    name = next(name for name, stored in tensors.items() if stored.dtype == most)
+    raise ModelDirError(
+        f"{path}: tensor {name} is {most}, the wire dtype is {wire_dtype}, and most weights are as that tensor. "
+        "Trainer and servers must start from the same bits: save the model in the wire dtype, or set "
+        f"model.wire_dtype to {most}."
+    )
 
 
 def _describe(spec: TensorSpec | None) -> str:

@@ -6,42 +6,40 @@ produces  versions in the log, parts in transport  unblocks      every server's 
 Head goes last: a version exists when head names it. The snapshot advances after that and only by what readers read. So
 whatever dies, whenever: head, records, parts and snapshot agree, or the snapshot is rebuilt from the log.
 
-Every public method but `head`, `digest_of` and `prune` is collective: all ranks call it in the same order.
+Every public method but `head`, `digest_of`, `capture`, `doing` and `prune` is collective: all ranks call it in the same
+order. A trainer that calls them beside its own collectives, in another thread, gives the publisher a process group of
+its own. `capture` copies the words, and the trainer trains on while `publish` sends them.
 """
 
 import logging
-import secrets
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 from weightsync import sweeper
+from weightsync.aligned import AlignedSnapshot
+from weightsync.anchors import AnchorWriter
 from weightsync.buckets import BucketPlan
 from weightsync.codec import FrameHeader
 from weightsync.collective import Alone, Collective, from_all, from_rank_zero
 from weightsync.commit import RankZero, put_everywhere
 from weightsync.config import WeightsyncConfig
 from weightsync.digest import digest_of_model_dir, total
-from weightsync.errors import (
-    ChainBroken,
-    DigestMismatch,
-    Fenced,
-    LogLost,
-    PublishFailed,
-    TransportError,
-    WeightsyncError,
-)
+from weightsync.errors import Fenced, PublishFailed, WeightsyncError
 from weightsync.layout import Segment
 from weightsync.log.base import VersionLog
 from weightsync.log.records import Upload, VersionRecord
 from weightsync.manifest import Manifest
+from weightsync.merging import Allowance, Merger
 from weightsync.reader import Reader
-from weightsync.rebuild import bring_to_head
 from weightsync.report import Clock, PublishReport
 from weightsync.shard import LocalShard, ShardWords
 from weightsync.snapshot import Snapshot
+from weightsync.staging import Staged, Staging
 from weightsync.transport.base import Deadline, Transport
-from weightsync.uploader import Uploaded, Uploader
+from weightsync.uploader import Uploader
 from weightsync.versions import label, unpack
 
 __all__ = ["Alone", "Collective", "PublishReport", "WeightPublisher"]
@@ -65,13 +63,23 @@ class WeightPublisher:
         self._manifest, self._shards, self._log, self._transport = manifest, shards, log, transport
         self._config, self._ranks = config, collective or Alone()
         self._key = config.seal_key()
-        self._reader = Reader(log, transport, self._key)
+        reader = Reader(log, transport, self._key)
+        self._held = AlignedSnapshot(self._ranks, log, reader, self._key)
         self._zero = RankZero(log, transport, manifest)
+        allowance = Allowance(config.merged_share, manifest.num_bytes)
+        self._merger = Merger(self._ranks, self._zero, log, transport, reader, self._key, allowance)
         self._uploader = Uploader(transport, self._ranks.rank, self._key)
+        self._anchors = AnchorWriter(self._ranks, self._zero, self._uploader, log, manifest.layout_number)
         self._lock = threading.RLock()
         self._branch: int | None = None
         self._plan: BucketPlan | None = None
-        self._snapshot: Snapshot | None = None
+        self._staging: Staging | None = None
+        self._clock = Clock()
+
+    @property
+    def doing(self) -> str:
+        """The phase of the publish that runs now; empty without one. For whoever waits for it."""
+        return self._clock.phase
 
     def head(self) -> int | None:
         """The newest published version."""
@@ -92,8 +100,7 @@ class WeightPublisher:
         rank, world = self._ranks.rank, self._ranks.world
 
         def share() -> int:
-            wire = next((spec.dtype for spec in self._manifest.tensors if "float" in spec.dtype), "")
-            self._manifest.check(Manifest.from_model_dir(model_dir, wire), "the trainer", str(model_dir))
+            self._manifest.check(Manifest.from_model_dir(model_dir), "the trainer", str(model_dir))
             return digest_of_model_dir(model_dir, self._manifest, rank, world)
 
         with self._lock:
@@ -116,18 +123,43 @@ class WeightPublisher:
             self._plan = BucketPlan.build(self._manifest, shards, self._config.bucket_words)
             plan = self._plan
             from_rank_zero(self._ranks, lambda: self._zero.put_documents(plan))
-            self._branch, self._snapshot = branch, None
+            self._branch, self._staging = branch, None
+            self._held.begin(plan)
             head = from_rank_zero(self._ranks, self.head)
-            self._align(head, Deadline(self._config.stage_deadline_s, "rebuild of the snapshot"))
+            self._held.align(head, Deadline(self._config.stage_deadline_s, "rebuild of the snapshot"))
             # Only now: the rebuild may read what ranks of the branch before still have in their memory.
             from_all(self._ranks, lambda: self._transport.announce(branch, self._ranks.rank))
 
-    def publish(self, version: int) -> PublishReport:
-        """Make the current weights head, under `version` of the claimed branch.
+    def capture(self) -> Staged:
+        """Copy this rank's words as they are now, for a `publish` in another thread, and return when they may change.
+
+        The copy goes into a buffer of its own (the wire dtype's bytes of the shard), which the next capture fills
+        anew. A collective only if `shards` is one.
+
+        Raises:
+            ValueError: nothing is claimed yet, or what was captured before is being published at this moment.
+            ShardError: the shards moved.
+        """
+        if self._plan is None:
+            raise ValueError("capture: this publisher has claimed no branch.")
+        words = ShardWords(self._shards())
+        if self._staging is None:
+            self._staging = Staging(self._plan, self._ranks.rank, pinned=words.on_device)
+            logger.info(
+                "weightsync: rank %d keeps %d bytes of head and %d of the version on its way in memory",
+                *(self._ranks.rank, sum(b.num_bytes for b in self._plan.of_rank(self._ranks.rank))),
+                self._staging.num_bytes,
+            )
+        return self._staging.fill(words)
+
+    def publish(self, version: int, staged: Staged | None = None) -> PublishReport:
+        """Make the current weights, or captured ones, head, under `version` of the claimed branch.
 
         Safe to repeat: a version that is head already is left alone. After a failure head and snapshot are as before,
         or, if the answer of the flip was lost for good, the next call finds out and goes on from there.
 
+        Args:
+            staged: of the last `capture`, on every rank; without it the weights must not change during the call.
         Raises:
             Fenced: a newer branch owns the log; stop.
             PublishFailed: says why; may be tried again, or the next version published instead.
@@ -136,8 +168,10 @@ class WeightPublisher:
             if self._plan is None or unpack(version)[0] != self._branch:
                 raise ValueError(f"publish of {label(version)}: this publisher has claimed branch {self._branch}.")
             deadline = Deadline(self._config.publish_deadline_s, f"publish of {label(version)}")
+            self._clock = Clock()
             try:
-                return self._publish(version, self._plan, deadline)
+                with nullcontext() if staged is None else staged.staging.reading(staged, self._plan):
+                    return self._publish(version, self._plan, staged, deadline)
             except (Fenced, PublishFailed):
                 raise
             except WeightsyncError as error:
@@ -145,6 +179,8 @@ class WeightPublisher:
                     f"version {label(version)} was not published: {error} Head is what it was; training may go on, and "
                     "the next publish covers this one's changes."
                 ) from error
+            finally:
+                self._clock.end()
 
     def answer_needs(self) -> bool:
         """Write an anchor of head if a server asked for one; True if one was written.
@@ -157,11 +193,12 @@ class WeightPublisher:
             servers, wanted, head = from_rank_zero(self._ranks, self._zero.asked)
             if wanted:
                 deadline = Deadline(self._config.publish_deadline_s, f"anchor of {label(head)}")
-                self._align(head, deadline)
-                if self._snapshot is None:
+                self._held.align(head, deadline)
+                snapshot = self._held.snapshot
+                if snapshot is None or self._branch is None:
                     logger.warning("weightsync: no snapshot of head, hence no anchor for %s before a publish", servers)
                     return False
-                self._write_anchor(self._snapshot, deadline)
+                self._anchors.write(self._held, snapshot, self._branch, deadline)
             if servers:
                 from_rank_zero(self._ranks, lambda: self._log.answered(servers))
             return bool(wanted)
@@ -179,118 +216,42 @@ class WeightPublisher:
                 return 0
             return sweeper.sweep(self._log, self._transport, self._branch, self._config.keep_deltas)
 
-    def _publish(self, version: int, plan: BucketPlan, deadline: Deadline) -> PublishReport:
-        clock = Clock()
+    def _publish(self, version: int, plan: BucketPlan, staged: Staged | None, deadline: Deadline) -> PublishReport:
+        clock = self._clock
+        if staged is not None:
+            clock.seconds["capture"] = staged.seconds
+        clock.begin("align")
         head, head_digest, nonce = from_rank_zero(self._ranks, lambda: self._zero.look(version))
-        self._align(head, deadline)
-        clock.lap("align")
+        self._held.align(head, deadline)
         if head == version:
             held = VersionRecord.from_bytes(*from_rank_zero(self._ranks, lambda: self._zero.held(version)))
-            return PublishReport.of(held, clock.seconds, repeated=True)
-        words = ShardWords(self._shards())
-        clock.lap("shards")
-        base = self._snapshot
+            return PublishReport.of(held, clock.end(), repeated=True)
+        clock.begin("upload")
+        words_of = ShardWords(self._shards()).of if staged is None else staged.of
+        base = self._held.snapshot
         if base is None:
-            fresh = Snapshot.capture(plan, self._ranks.rank, version, words.of)
+            fresh = Snapshot.capture(plan, self._ranks.rank, version, words_of)
             upload = Upload(version, version, nonce, plan.plan_id, ())
-            _, tables = put_everywhere(
-                self._ranks,
-                self._zero,
-                upload,
-                lambda prefix: self._uploader.anchor(fresh, prefix, self._layout, deadline),
-            )
+            put = partial(self._uploader.anchor, fresh, layout=self._layout, deadline=deadline)
         else:
             header = FrameHeader(self._layout, base.version, version, 0)
             upload = Upload(version, base.version, nonce, plan.plan_id, ())
-            mine, tables = put_everywhere(
-                self._ranks,
-                self._zero,
-                upload,
-                lambda prefix: self._uploader.delta(base, words.of, prefix, header, deadline),
-            )
-        clock.lap("upload")
-        num_words = self._manifest.num_words
-        record = self._zero.record(upload, tables, (head, head_digest), num_words)
+            put = partial(self._uploader.delta, base, words_of, header=header, deadline=deadline)
+        mine, tables = put_everywhere(self._ranks, self._zero, upload, put)
+        clock.begin("flip")
+        record = self._zero.record(upload, tables, (head, head_digest), self._manifest.num_words)
         from_rank_zero(self._ranks, lambda: self._zero.flip(record))
-        clock.lap("flip")
+        clock.begin("advance")
         if base is None:
-            self._snapshot = fresh
+            self._held.snapshot = fresh
         else:
-            self._advance(base, mine, header)
-        clock.lap("advance")
-        anchored, error = self._anchor_if_due(deadline)
-        clock.lap("anchor")
-        return PublishReport.of(record, clock.seconds, anchored=anchored, anchor_error=error)
-
-    def _align(self, head: int | None, deadline: Deadline) -> None:
-        """Bring the snapshot to head: it is there unless the answer to a flip was lost, or the log lost its tail."""
-        plan, snapshot = self._plan, self._snapshot
-        if snapshot is not None and snapshot.version == head:
-            return
-        self._snapshot = None
-        if plan is None or head is None:
-            return
-        aligned: list[Snapshot] = []
-
-        def bring() -> int:
-            records = [record for record in self._log.records() if record.version <= head]
-            aligned.append(bring_to_head(snapshot, records, plan, self._ranks.rank, self._reader, deadline))
-            return aligned[0].digest()
-
-        try:
-            found = total(from_all(self._ranks, bring))
-            if found != (expected := from_rank_zero(self._ranks, lambda: self._log.digest_of(head))):
-                raise DigestMismatch(
-                    f"the log makes {found:016x} of head {label(head)}, expected {expected or 0:016x}."
-                )
-            self._snapshot = aligned[0]
-        except (ChainBroken, DigestMismatch, TransportError) as error:
-            logger.warning("weightsync: no snapshot of head (%s); the next version is published whole", error)
-
-    def _advance(self, snapshot: Snapshot, uploaded: Uploaded, header: FrameHeader) -> None:
-        def apply() -> None:
-            snapshot.advance(uploaded.frames, header, self._key)
-
-        try:
-            from_all(self._ranks, apply)
-        except DigestMismatch as error:
-            # Head is right or servers will refuse it; our base is not: start over from the log, or go whole.
-            logger.error("weightsync: %s", error)
-            self._snapshot = None
-
-    def _anchor_if_due(self, deadline: Deadline) -> tuple[bool, str | None]:
-        """An anchor beside the version if it is time; its failure is told, and it is due again next time."""
-        interval = self._config.anchor_interval
-        try:
-            if self._snapshot is not None and from_rank_zero(self._ranks, lambda: self._zero.anchor_due(interval)):
-                self._write_anchor(self._snapshot, deadline)
-                return True, None
-        except (TransportError, LogLost, DigestMismatch) as error:
-            logger.warning("weightsync: the anchor that is due was not written: %s", error)
-            return False, str(error)
-        return False, None
-
-    def _write_anchor(self, snapshot: Snapshot, deadline: Deadline) -> None:
-        version, branch, plan = snapshot.version, self._branch, snapshot.plan
-        # An anchor is how servers recover, so it must not hand on what memory or a bug did to the snapshot.
-        found = total(from_all(self._ranks, snapshot.measure))
-        expected = from_rank_zero(self._ranks, lambda: self._log.digest_of(version))
-        if found != expected:
-            self._snapshot = None
-            raise DigestMismatch(
-                f"the snapshot of {label(version)} has digest {found:016x}, published {expected or 0:016x}: it is "
-                "dropped, and the next version goes whole."
-            )
-        nonce = from_rank_zero(self._ranks, lambda: secrets.token_hex(8))
-        upload = Upload(version, version, nonce, plan.plan_id, ())
-        _, tables = put_everywhere(
-            self._ranks,
-            self._zero,
-            upload,
-            lambda prefix: self._uploader.anchor(snapshot, prefix, self._layout, deadline),
-        )
-        assert branch is not None
-        from_rank_zero(self._ranks, lambda: self._zero.commit_anchor(branch, upload, tables))
+            self._held.advance(base, mine, header)
+        clock.begin("anchor")
+        branch, interval = unpack(version)[0], self._config.anchor_interval
+        anchored, error = self._anchors.write_if_due(self._held, branch, interval, deadline)
+        clock.begin("merge")
+        merged = self._merger.after(record, self._held.snapshot, deadline)
+        return PublishReport.of(record, clock.end(), anchored=anchored, anchor_error=error, num_merged_bytes=merged)
 
     @property
     def _layout(self) -> int:

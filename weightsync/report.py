@@ -17,9 +17,10 @@ class PublishReport:
         num_bytes: put for the version itself, not for an anchor beside it.
         num_changed, num_words: words that differ from base, of words in the model.
         has_anchor: a whole set was committed for this version.
-        seconds: wall time by phase: align, shards, upload, flip, advance, anchor.
+        seconds: wall time by phase: capture (if the words were captured before), align, upload, flip, advance, anchor.
         anchor_error: why an anchor that was due was not written; it is tried again with the next version.
         repeated: the version was head already, nothing was done.
+        num_merged_bytes: put for a merged delta that leads to this version, for servers that are behind.
     """
 
     version: int
@@ -33,6 +34,7 @@ class PublishReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     anchor_error: str | None = None
     repeated: bool = False
+    num_merged_bytes: int = 0
 
     @classmethod
     def of(
@@ -43,6 +45,7 @@ class PublishReport:
         anchored: bool = False,
         anchor_error: str | None = None,
         repeated: bool = False,
+        num_merged_bytes: int = 0,
     ) -> Self:
         """The report of a version from its record."""
         put = record.delta or record.anchor
@@ -58,17 +61,26 @@ class PublishReport:
             seconds=seconds,
             anchor_error=anchor_error,
             repeated=repeated,
+            num_merged_bytes=num_merged_bytes,
         )
 
 
 class Clock:
-    """Seconds between laps, by name."""
+    """Seconds by phase; `phase` is the one that goes on, for whoever waits for it."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.phase = ""
         self._last = monotonic()
 
-    def lap(self, name: str) -> None:
-        """The time since the last lap goes to `name`."""
+    def begin(self, phase: str) -> None:
+        """The time since the last call was the last phase's."""
         now = monotonic()
-        self.seconds[name], self._last = now - self._last, now
+        if self.phase:
+            self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self._last
+        self.phase, self._last = phase, now
+
+    def end(self) -> dict[str, float]:
+        """The last phase is over; seconds of all."""
+        self.begin("")
+        return self.seconds

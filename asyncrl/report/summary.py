@@ -168,7 +168,7 @@ def _stale(audit: Mapping[str, Any], lines: Sequence[Line]) -> int:
 
 
 def _number_of(line: Line) -> int:
-    """Number of the version that a line's step ended in; versions are packed with their branch above it."""
+    """Number of the version whose publish a line tells of; versions are packed with their branch above it."""
     return int(line.values.get("weightsync/version", 0)) & ((1 << VERSION_BITS) - 1)
 
 

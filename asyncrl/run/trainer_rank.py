@@ -15,13 +15,14 @@ from asyncrl.inference.sharing import SharedGpus
 from asyncrl.metrics.sinks import open_sinks
 from asyncrl.run.connections import URL, open_buffer, open_weights
 from asyncrl.run.handover import read_config
+from asyncrl.run.last_version import handed_over
 from asyncrl.run.outcome import clear_outcome, write_outcome
 from asyncrl.run.saved import directory as checkpoints_of
 from asyncrl.run.signals import PREEMPTED
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import DedicatedGpus, Gpus
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
-from asyncrl.trainer.parallel import OneRank, ProcessGroup, open_ranks
+from asyncrl.trainer.parallel import START_TIMEOUT_S, OneRank, ProcessGroup, open_ranks
 from asyncrl.trainer.policy import Policy
 from buffer import label
 from weightsync import Manifest, VersionLog
@@ -55,6 +56,7 @@ async def _train(
 ) -> Outcome:
     url, run_dir = os.environ[URL], config.run.directory
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
+    manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
     policy = Policy.load(
         config.model.path,
         algorithm,
@@ -62,12 +64,12 @@ async def _train(
         arithmetic=config.model.dtype,
         temperature=config.rollout.temperature,
         steps=config.trainer.steps,
-        wire_dtype=config.model.wire_dtype,
+        wire_dtype=manifest.dtypes,
         ranks=ranks,
     )
     log, transport = open_weights(config, url)
-    manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
-    publisher = WeightPublisher(manifest, policy.shards, log, transport, config.weightsync, ranks)
+    channel = ranks.channel(patience_of_publishing(config))
+    publisher = WeightPublisher(manifest, policy.shards, log, transport, config.weightsync, channel)
     settings = config.model_dump(mode="json", exclude={"buffer": {"url"}, "weightsync": {"key"}})
     sinks = open_sinks(config.metrics, run_dir, config.run.name, settings) if ranks.rank == 0 else []
     with open_buffer(config, url) as buffer:
@@ -86,10 +88,18 @@ async def _train(
             heldout=held_out,
         )
         try:
-            return await TrainingLoop(parts).run(resume=resume, stop=stop)
+            outcome = await TrainingLoop(parts).run(resume=resume, stop=stop)
+            if outcome.reason == "finished":
+                await handed_over(log, transport)
+            return outcome
         finally:
             for sink in sinks:
                 sink.close()
+
+
+def patience_of_publishing(config: Config) -> float:
+    """Seconds that a rank may wait for the others while they publish or read the log: every call of theirs ends."""
+    return START_TIMEOUT_S + config.weightsync.stage_deadline_s + 2 * config.weightsync.publish_deadline_s
 
 
 async def _gpus(config: Config, log: VersionLog, rank: int) -> Gpus:

@@ -9,7 +9,7 @@ produces  whole groups for this rank      unblocks      nobody; `advance` does t
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal
@@ -61,8 +61,11 @@ class NoGroups:
 class Intake:
     """Brings one step's groups after the other. Every rank calls `next` together."""
 
-    def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
-        self._parts, self._lineage, self._stop = parts, lineage, stop
+    def __init__(
+        self, parts: TrainerParts, lineage: Lineage, stop: threading.Event, is_publishing: Callable[[], bool]
+    ) -> None:
+        """`is_publishing`: whether a version is on its way, so that head and needs are not looked at yet."""
+        self._parts, self._lineage, self._stop, self._is_publishing = parts, lineage, stop, is_publishing
         self._buffer, self._ranks = parts.buffer, parts.collective
         self._sweeper = Sweeper(parts.buffer)
         self._left: list[LeftGroup] = []
@@ -130,10 +133,11 @@ class Intake:
         self._not_ready = answer
         if answer.bytes_refused and can_free_bytes:
             return {"do": "save"}
-        if self._answers_needs():
-            return {"do": "answer_needs"}
-        if self._head_is_behind():
-            return {"do": "publish"}
+        if not self._is_publishing():
+            if self._answers_needs():
+                return {"do": "answer_needs"}
+            if self._head_is_behind():
+                return {"do": "publish"}
         self._sweeper.sweep()
         return {"do": "rename"} if bool(answer.waiting_for) != waits_for_stale else None
 

@@ -3,13 +3,14 @@
                  +--------------------------------------------------------------------+
                  v                                                                    |
   take over -> publish -> [evaluate] -> lease -> fetch -> step -> publish -> advance -+-> publish -> checkpoint
-  (recover, claim)                        |                                           |   -> evaluate -> export
+  (recover, claim)                        |                       (begin)             |   -> evaluate -> export
                                           | buffer full                checkpoint <---+
                                           +-----> checkpoint            every N steps
 
 consumes  groups, from buffer             waits for     groups_per_step fresh groups
                                           unblocked by  rollout.worker, put
-produces  weight versions, to weightsync  waits for     nothing: no server acknowledges
+produces  weight versions, to weightsync  waits for     the copy of its weights, and the version before: publishing
+                                                        runs beside the next step, and no server acknowledges
                                           unblocks      inference.host, by the flip of head; rollout.worker, by advance
           checkpoints                     unblocks      the buffer's memory, by commit
 """
@@ -91,7 +92,11 @@ class TrainingLoop:
             lineage = await take_over(self._parts, resume=resume)
             run = _Run(self._parts, lineage, stop)
             async with _heartbeat(run.reporting, self._ranks.rank == 0):
-                return await run.go()
+                try:
+                    return await run.go()
+                except Exception:
+                    await run.publishing.leave()
+                    raise
         except (buffer.errors.Fenced, weightsync.errors.Fenced) as error:
             raise FencedOut(
                 f"Another trainer has taken over this run: {error} This one leaves it alone. Do not start it again "
@@ -107,8 +112,8 @@ class _Run:
     def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
         config = parts.config
         self.parts, self.config, self.ranks, self.lineage, self.stop = parts, config, parts.collective, lineage, stop
-        self.intake = Intake(parts, lineage, stop)
         self.publishing = Publishing(parts, lineage, stop)
+        self.intake = Intake(parts, lineage, stop, lambda: self.publishing.is_under_way)
         self.saver = Saver(parts, lineage)
         self.reporting = Reporting(parts, lineage)
         self.evaluation = Evaluation(
@@ -130,6 +135,7 @@ class _Run:
         if self.lineage.step == 0 and self.parts.heldout:
             await self.publishing.ensure_head(max_lag=0)
             self.write(await self.evaluate("before"))
+        self.write(self.publishing.drain())
         self.reporting.begin()
         while self.lineage.step < self.config.trainer.steps:
             await self.publishing.ensure_head(max_lag=self.config.plan.limit)
@@ -138,6 +144,7 @@ class _Run:
                 await self.train(groups)
                 await self.saver.save_if_due()
             elif await self.without_groups(groups):
+                await self.publishing.settle()
                 return self.outcome("stopped")
         return await self.finish()
 
@@ -158,11 +165,13 @@ class _Run:
         self.saver.trained({entry.ordinal for entry in groups.entries})
         others = self.saver.drain_gauges()
         if self.lineage.step % self.config.plan.steps_per_version == 0:
-            others |= await self.next_version()
+            await self.next_version()
             every = self.config.eval.every_versions
             is_last = self.lineage.step >= self.config.trainer.steps
             if every and self.lineage.number % every == 0 and not is_last:
+                await self.publishing.settle()
                 others |= await self.evaluate(f"version-{label(self.lineage.version)}")
+        others |= self.publishing.drain()
         num_tokens = [sum(entry.tokens) for entry in groups.entries]
         self.saver.kept_out(self.reporting.write_step(tally, groups, others, num_tokens=num_tokens))
 
@@ -206,7 +215,7 @@ class _Run:
             await self.next_version()  # a short one, so that servers get its steps, too
         await self.saver.save()
         await self.publishing.ensure_head(max_lag=0)
-        self.write(self.saver.drain_gauges() | await self.evaluate("after"))
+        self.write(self.saver.drain_gauges() | self.publishing.drain() | await self.evaluate("after"))
         if await self.stop_asked():
             return self.outcome("stopped")
         target, version = self.parts.run_dir / "export", label(self.lineage.version)
@@ -215,13 +224,12 @@ class _Run:
         )
         return self.outcome("finished")
 
-    async def next_version(self) -> dict[str, float]:
+    async def next_version(self) -> None:
         """Publish what was trained as the next version, and let the workers start the groups of the one after it."""
         self.lineage.number += 1
         self.steps_since_version = 0
-        values = await self.publishing.publish()
+        await self.publishing.begin()
         await self.publishing.advance()
-        return values
 
     async def stop_asked(self) -> bool:
         """Rank 0's answer: the signal reaches the ranks at different moments."""

@@ -16,20 +16,11 @@ from asyncrl.errors import ConfigError, PreflightError
 START_TIMEOUT_S = 600.0  # ranks import torch at different speeds; NCCL's own operations take seconds
 
 
-class Ranks(Protocol):
-    """What a rank knows of the others. OneRank and ProcessGroup; also what weightsync calls a Collective.
-
-    Every method but the properties is collective: all ranks call it in the same order.
-    """
+class Channel(Protocol):
+    """Messages between ranks: what weightsync calls a Collective. OneRank, ProcessGroup, GlooChannel."""
 
     rank: int
     world: int
-    device: torch.device
-
-    @property
-    def mesh(self) -> DeviceMesh | None:
-        """The ranks that share parameters, or None with one rank."""
-        ...
 
     def gather(self, blob: bytes) -> list[bytes] | None:
         """Every rank's bytes by rank, on rank 0; None on the others."""
@@ -43,12 +34,30 @@ class Ranks(Protocol):
         """Return when every rank is here."""
         ...
 
+
+class Ranks(Channel, Protocol):
+    """What a rank knows of the others. OneRank and ProcessGroup.
+
+    Every method but the properties is collective: all ranks call it in the same order.
+    """
+
+    device: torch.device
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """The ranks that share parameters, or None with one rank."""
+        ...
+
     def total(self, values: Tensor) -> Tensor:
         """Sums over ranks of a float64 vector on the CPU."""
         ...
 
     def largest(self, value: int) -> int:
         """The largest of the ranks' numbers."""
+        ...
+
+    def channel(self, patience_s: float) -> "Channel":
+        """A way of its own between the same ranks, for a thread that talks beside the loop."""
         ...
 
 
@@ -81,38 +90,29 @@ class OneRank:
         """The value."""
         return value
 
+    def channel(self, patience_s: float) -> Channel:
+        """Itself."""
+        return self
 
-class ProcessGroup:
-    """One of several ranks, one process each.
 
-    Control messages travel on a gloo group of their own: they wait for groups as long as rank 0 does, while an
-    operation on tensors that takes minutes is a fault.
-    """
+class GlooChannel:
+    """Messages on a gloo group of their own. One thread at a time: the ranks must call it in the same order."""
 
-    def __init__(self, rank: int, world: int, device: torch.device, *, patience_s: float) -> None:
-        self.rank, self.world, self.device = rank, world, device
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=START_TIMEOUT_S))
-        self._control = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience_s))
-        self._mesh = init_device_mesh(device.type, (world,))
-
-    @property
-    def mesh(self) -> DeviceMesh | None:
-        """All ranks, which share parameters."""
-        return self._mesh
+    def __init__(self, rank: int, world: int, patience_s: float) -> None:
+        """A collective of all ranks. `patience_s`: seconds that a call may wait for the other ranks."""
+        self.rank, self.world = rank, world
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience_s))
 
     def gather(self, blob: bytes) -> list[bytes] | None:
         """Every rank's bytes by rank, on rank 0; None on the others."""
         sizes = torch.zeros(self.world, dtype=torch.int64)
         sizes[self.rank] = len(blob)
-        dist.all_reduce(sizes, group=self._control)
+        dist.all_reduce(sizes, group=self._group)
         width = int(sizes.max())
         padded = torch.zeros(width, dtype=torch.uint8)
         padded[: len(blob)] = _as_tensor(blob)
         received = [torch.empty(width, dtype=torch.uint8) for _ in range(self.world)] if self.rank == 0 else None
-        dist.gather(padded, received, dst=0, group=self._control)
+        dist.gather(padded, received, dst=0, group=self._group)
         if received is None:
             return None
         return [part[:size].numpy().tobytes() for part, size in zip(received, sizes.tolist(), strict=True)]
@@ -121,25 +121,67 @@ class ProcessGroup:
         """Rank 0's bytes, on every rank."""
         assert (blob is not None) == (self.rank == 0)
         size = torch.tensor([len(blob) if blob is not None else 0])
-        dist.broadcast(size, src=0, group=self._control)
+        dist.broadcast(size, src=0, group=self._group)
         data = _as_tensor(blob) if blob is not None else torch.empty(int(size), dtype=torch.uint8)
-        dist.broadcast(data, src=0, group=self._control)
+        dist.broadcast(data, src=0, group=self._group)
         return blob if blob is not None else data.numpy().tobytes()
 
     def barrier(self) -> None:
         """Return when every rank is here."""
-        dist.barrier(group=self._control)
+        dist.barrier(group=self._group)
+
+    def reduce(self, values: Tensor, op: dist.ReduceOp.RedOpType) -> None:
+        """Put the reduction over ranks in the place of `values`, on the CPU."""
+        dist.all_reduce(values, op, group=self._group)
+
+
+class ProcessGroup:
+    """One of several ranks, one process each.
+
+    Control messages travel on a channel of their own: they wait for groups as long as rank 0 does, while an operation
+    on tensors that takes minutes is a fault.
+    """
+
+    def __init__(self, rank: int, world: int, device: torch.device, *, patience_s: float) -> None:
+        self.rank, self.world, self.device = rank, world, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=START_TIMEOUT_S))
+        self._control = self.channel(patience_s)
+        self._mesh = init_device_mesh(device.type, (world,))
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """All ranks, which share parameters."""
+        return self._mesh
+
+    def channel(self, patience_s: float) -> GlooChannel:
+        """Another group of the same ranks."""
+        return GlooChannel(self.rank, self.world, patience_s)
+
+    def gather(self, blob: bytes) -> list[bytes] | None:
+        """Every rank's bytes by rank, on rank 0; None on the others."""
+        return self._control.gather(blob)
+
+    def broadcast(self, blob: bytes | None) -> bytes:
+        """Rank 0's bytes, on every rank."""
+        return self._control.broadcast(blob)
+
+    def barrier(self) -> None:
+        """Return when every rank is here."""
+        self._control.barrier()
 
     def total(self, values: Tensor) -> Tensor:
         """Sums over ranks of a float64 vector."""
         summed = values.detach().to("cpu", torch.float64, copy=True)
-        dist.all_reduce(summed, group=self._control)
+        self._control.reduce(summed, dist.ReduceOp.SUM)
         return summed.to(values.device)
 
     def largest(self, value: int) -> int:
         """The largest of the ranks' numbers."""
         number = torch.tensor([value])
-        dist.all_reduce(number, dist.ReduceOp.MAX, group=self._control)
+        self._control.reduce(number, dist.ReduceOp.MAX)
         return int(number)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """The policy and its optimizer: one call takes a step's batch and changes the weights, the same for any split of it."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -63,7 +63,7 @@ class Policy:
         *,
         temperature: float,
         steps: int,
-        wire_dtype: str,
+        wire_dtype: str | Mapping[str, str],
         ranks: Ranks,
     ) -> None:
         """Take a model as it is.
@@ -72,7 +72,7 @@ class Policy:
             reference: frozen model of the KL term, or None.
             temperature: of sampling; logprobs are taken at it.
             steps: training steps of the whole run, for the course of the learning rate.
-            wire_dtype: type of the weights that servers hold.
+            wire_dtype: type of the weights that servers hold: one of all floats, or by tensor.
         """
         self.model, self.algorithm, self.ranks = model, algorithm, ranks
         self._reference, self._settings, self._temperature = reference, settings, temperature
@@ -92,7 +92,7 @@ class Policy:
         arithmetic: Arithmetic,
         temperature: float,
         steps: int,
-        wire_dtype: str,
+        wire_dtype: str | Mapping[str, str],
         ranks: Ranks,
     ) -> "Policy":
         """Read the model directory `path`, twice if the algorithm has a KL term.
@@ -131,8 +131,10 @@ class Policy:
         return dict(self.model.module.named_parameters())
 
     def shards(self) -> list[LocalShard]:
-        """This rank's part of the weights, as servers will hold them."""
-        return shards_of(self.model.module.named_parameters(), self._wire_dtype)
+        """This rank's part of the weights, as servers will hold them: parameters, and buffers that a checkpoint has."""
+        module, wire = self.model.module, self._wire_dtype
+        buffers = [] if isinstance(wire, str) else [(n, b) for n, b in module.named_buffers() if n in wire]
+        return shards_of([*module.named_parameters(), *buffers], wire)
 
     def step(self, batch: Batch) -> Tally:
         """Train one batch: ppo_epochs passes of ppo_mini_batches optimizer steps. Every rank calls it together.

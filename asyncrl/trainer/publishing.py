@@ -1,21 +1,33 @@
-"""Versions of a running trainer: published, failed and tried again, and the ledger told about each of them."""
+"""Versions of a running trainer: published beside the next step, failed and tried again, and the ledger told of each.
+
+Where groups of an older version may be trained on, the loop waits for the copy of its weights only: the next step
+trains while they are compared, sent and made head. One version at a time is on its way. Where the limit is 0 nobody
+may start before head is the trained version, so there is nothing to do beside it, and no copy.
+"""
 
 import logging
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from asyncrl import waits
 from asyncrl.errors import WaitTimeout
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
+from asyncrl.trainer.flight import Flight
 from asyncrl.trainer.lineage import Lineage
 from asyncrl.trainer.parts import TrainerParts
 from buffer.versions import label
 from weightsync.errors import Fenced, PublishFailed, TransportError, WeightsyncError
+from weightsync.publisher import PublishReport
+from weightsync.staging import Staged
 
 log = logging.getLogger(__name__)
 
-NAME = "trainer publishes"
+NAME, COPY, LANDING = "trainer publishes", "trainer copies its weights", "trainer waits for the version before"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+LEAVE_S = 10.0
+"""What a trainer that ends with an error gives to the version on its way; nothing rests on it, a resume finds out."""
 
 
 class Publishing:
@@ -23,52 +35,89 @@ class Publishing:
 
     def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
         self._parts, self._lineage, self._stop = parts, lineage, stop
+        self._beside = parts.config.weightsync.publish_beside and parts.config.plan.limit > 0
+        self._flight: Flight[PublishReport] | None = None
+        self._version = lineage.version
+        self._news: dict[str, float] = {}
+        self._blocked_s = 0.0
         self.num_failed = 0
         self.num_published = 0
 
-    async def publish(self) -> dict[str, float]:
-        """Publish the version that is trained now; a failure is reported and counted, and head stays where it is.
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a version is on its way; what became of one that is over is not known before `settle`."""
+        return self._flight is not None and not self._flight.is_over
 
-        Returns:
-            Metrics under weightsync/.
+    async def begin(self) -> None:
+        """Publish the version that is trained now, beside what comes next if the limit allows it."""
+        if not self._beside:
+            await self.publish()
+            return
+        await self.settle()
+        with self._blocking():
+            staged = await waits.blocking(COPY, self._parts.publisher.capture)
+        self._depart(staged)
+
+    async def publish(self) -> bool:
+        """Publish the version that is trained now and wait for it; whether it is head.
+
+        A failure is reported and counted, and head stays where it is.
         """
-        version = self._lineage.version
+        await self.settle()
+        self._depart(None)
+        return await self.settle()
+
+    async def settle(self) -> bool:
+        """Wait for the version on its way, if there is one, and note what became of it; whether one became head.
+
+        Raises:
+            Fenced: a newer trainer owns the log.
+            WaitTimeout: it takes twice the time that it has: a call of the transport or the log does not come back.
+        """
+        if (flight := self._flight) is None:
+            return False
+        name = LANDING if self._beside else NAME
+        deadline_s = 2 * self._parts.config.weightsync.publish_deadline_s
         try:
-            report = await waits.blocking(NAME, self._parts.publisher.publish, version)
+            with self._blocking():
+                report = await waits.until(
+                    name, flight.landed, why=lambda: self._why(flight), wake=flight.wait, deadline_s=deadline_s
+                )
         except PublishFailed as error:
             self.num_failed += 1
-            log.warning("version %s is not published: %s", label(version), error)
-            return {"weightsync/failed": 1.0}
-        self._lineage.remember(version, report.digest)
+            log.warning("version %s is not published: %s", label(self._version), error)
+            self._news["weightsync/failed"] = 1.0
+            return False
+        finally:
+            if flight.is_over:
+                self._flight = None
+        self._lineage.remember(self._version, report.digest)
         self.num_published += 1
-        await self._prune()
-        return {
-            "weightsync/failed": 0.0,
-            "weightsync/version": float(version),
-            "weightsync/num_bytes": float(report.num_bytes),
-            "weightsync/num_changed": float(report.num_changed),
-            "weightsync/num_words": float(report.num_words),
-            "weightsync/whole": float(report.kind == "anchor"),
-            "weightsync/anchor": float(report.has_anchor),
-            **{f"timing_s/publish/{phase}": seconds for phase, seconds in report.seconds.items()},
-        }
+        self._news |= _metrics(report, flight.seconds if self._beside else 0.0)
+        return True
+
+    def drain(self) -> dict[str, float]:
+        """Metrics of what was published, or failed, since the last call, and the seconds the loop waited for it."""
+        news = self._news | {"timing_s/publish_blocked": self._blocked_s}
+        self._news, self._blocked_s = {}, 0.0
+        return news
+
+    async def leave(self) -> None:
+        """Give the version on its way a moment to arrive, when the loop ends with an error; that error is the news."""
+        if self._flight is None:
+            return
+        if not await waits.blocking(LANDING, self._flight.wait, LEAVE_S):
+            log.warning("version %s is left on its way: %s", label(self._version), self._why(self._flight))
 
     async def answer_needs(self) -> None:
         """Give servers that have no path to head an anchor; a failure is reported, and they go on asking."""
+        await self.settle()
         try:
             await waits.blocking(NAME, self._parts.publisher.answer_needs)
         except Fenced:
             raise
         except WeightsyncError as error:
             log.warning("no anchor for the servers that ask for one: %s", error)
-
-    async def _prune(self) -> None:
-        if self._parts.collective.rank != 0:
-            return
-        try:
-            await waits.blocking(NAME, self._parts.publisher.prune)
-        except TransportError as error:
-            log.warning("old parts were not deleted: %s; the next version tries again", error)
 
     async def advance(self) -> None:
         """Tell the ledger the trained version, published or not: workers may start the groups of the next."""
@@ -92,6 +141,8 @@ class Publishing:
         """Publish until head is at most `max_lag` versions behind what is trained, or a stop is asked for.
 
         Before a lease head must be within the limit, else no worker may start a group and the trainer waits for ever.
+        A version on its way that has arrived, or failed, is noted on the way: no failure waits for the next version.
+
         Raises:
             WaitTimeout: it could not be published in trainer.lease_wait_s seconds.
         """
@@ -101,6 +152,9 @@ class Publishing:
             state = await self._state_of_head(max_lag, time.monotonic() - start_s >= deadline_s)
             if state == "fresh" or state == "stop":
                 return
+            if state == "arrived" or self._flight is not None:
+                await self.settle()
+                continue
             if state == "late":
                 raise WaitTimeout(
                     NAME,
@@ -109,14 +163,16 @@ class Publishing:
                     f"head is more than {max_lag} versions behind {label(self._lineage.version)}, so no worker may "
                     "start a group; look at the transport of weight sync.",
                 )
-            if "weightsync/version" not in await self.publish():
+            if not await self.publish():
                 await waits.pause("trainer publishes again", pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     async def _state_of_head(self, max_lag: int, over: bool) -> str:
-        """fresh, stale, late (stale, and the time is up) or stop; rank 0's answer."""
+        """arrived (the version on its way), fresh, stale, late (stale, and the time is up) or stop; rank 0's answer."""
 
         async def look() -> Decision:
+            if self._flight is not None and self._flight.is_over:
+                return {"state": "arrived"}
             head = await waits.blocking(NAME, self._parts.publisher.head)
             if head is not None and self._lineage.lag_of(head) <= max_lag:
                 return {"state": "fresh"}
@@ -124,3 +180,45 @@ class Publishing:
 
         decision = await decided_by_rank0(self._parts.collective, look)
         return str(decision["state"])
+
+    def _depart(self, staged: Staged | None) -> None:
+        version = self._version = self._lineage.version
+        self._flight = Flight("publish", lambda: self._publish_and_prune(version, staged))
+
+    def _publish_and_prune(self, version: int, staged: Staged | None) -> PublishReport:
+        publisher = self._parts.publisher
+        report = publisher.publish(version) if staged is None else publisher.publish(version, staged)
+        try:
+            publisher.prune()
+        except TransportError as error:
+            log.warning("old parts were not deleted: %s; the next version tries again", error)
+        return report
+
+    def _why(self, flight: Flight[PublishReport]) -> str:
+        config, doing = self._parts.config.weightsync, self._parts.publisher.doing
+        return (
+            f"version {label(self._version)} is on its way for {flight.seconds:.0f} s, at {doing or 'the pruning'}; "
+            f"weightsync.publish_deadline_s is {config.publish_deadline_s:g}"
+        )
+
+    @contextmanager
+    def _blocking(self) -> Iterator[None]:
+        start_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._blocked_s += time.monotonic() - start_s
+
+
+def _metrics(report: PublishReport, beside_s: float) -> dict[str, float]:
+    return {
+        "weightsync/failed": 0.0,
+        "weightsync/version": float(report.version),
+        "weightsync/num_bytes": float(report.num_bytes),
+        "weightsync/num_changed": float(report.num_changed),
+        "weightsync/num_words": float(report.num_words),
+        "weightsync/whole": float(report.kind == "anchor"),
+        "weightsync/anchor": float(report.has_anchor),
+        "timing_s/publish_beside": beside_s,
+        **{f"timing_s/publish/{phase}": seconds for phase, seconds in report.seconds.items()},
+    }

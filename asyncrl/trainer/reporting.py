@@ -64,6 +64,7 @@ class Reporting:
                 "perf/tokens_per_s": self._tokens_per_s,
                 "perf/throughput": self._tokens_per_s / self._parts.collective.world,
                 "timing_s/step": seconds,
+                "perf/publish_blocks_step_share": others.get("timing_s/publish_blocked", 0.0) / seconds,
                 **self.watches.drain(),
                 **_without_heartbeat(self._waits.drain()),
             }

@@ -80,12 +80,12 @@ def test_a_failed_publish_and_a_filtered_group_do_not_stop_the_run(model_dir, tm
     publish, failed = run.parts.publisher.publish, []
     workers = ManyWorkers(run, model_dir)
 
-    def failing(version):
+    def failing(version, *staged):
         if version == pack(1, 1) and not failed:
             failed.append(version)  # once
             threading.Timer(0.5, workers.is_failing.set).start()  # after `advance`: claims of the next version are out
             raise PublishFailed("the transport is full")
-        return publish(version)
+        return publish(version, *staged)
 
     run.parts.publisher.publish = failing
     thread = threading.Thread(target=workers.play, daemon=True)

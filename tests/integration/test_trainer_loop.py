@@ -38,7 +38,8 @@ def test_a_run_trains_publishes_saves_evaluates_and_exports(model_dir, tmp_path)
     steps = [(step, values) for step, _, values in run.sink.lines if "actor/pg_loss" in values]
     assert [step for step, _ in steps] == [1, 2, 3, 4]
     assert all(values["buffer/lag_max"] <= config.plan.limit for _, values in steps)
-    assert all(values["weightsync/num_bytes"] > 0 for _, values in steps)
+    sent = [values for _, _, values in run.sink.lines if values.get("weightsync/num_bytes")]
+    assert [values["weightsync/version"] for values in sent] == [pack(1, number) for number in range(1, 5)]
     scored = [values for _, _, values in run.sink.lines if "val-core/toy/reward/mean@2" in values]
     assert len(scored) == 2
     assert scored[0]["val-core/toy/reward/mean@2"] == scored[0]["val/test_score/toy"] == outcome.facts["heldout_before"]
@@ -350,19 +351,20 @@ def test_a_failed_publish_costs_no_step_and_head_catches_up(model_dir, tmp_path)
     run = start_trainer(config, make_buffer(config))
     publish, calls = run.parts.publisher.publish, []
 
-    def failing(version):
+    def failing(version, *staged):
         calls.append(version)
         if version in (pack(1, 1), pack(1, 2)):
             raise PublishFailed("the transport is full")
-        return publish(version)
+        return publish(version, *staged)
 
     run.parts.publisher.publish = failing
     with rollout_for(run).running():
         outcome = run.go()
     assert (outcome.step, outcome.facts["publish_failures"]) == (4, 2.0)
     assert run.parts.log.head().version == pack(1, 4)
-    failed = [values["weightsync/failed"] for _, _, values in run.sink.lines if "actor/pg_loss" in values]
-    assert failed == [1.0, 1.0, 0.0, 0.0]
+    told = [(step, v["weightsync/failed"]) for step, _, v in run.sink.lines if "weightsync/failed" in v]
+    # Of the first version before step 1, of each one in the row of the step beside it, of the last one at the end.
+    assert told == [(0, 0.0), (2, 1.0), (3, 1.0), (4, 0.0), (4, 0.0)]
 
 
 def test_checkpoints_may_fail_twice_in_a_row_but_not_three_times(model_dir, tmp_path):

@@ -49,9 +49,9 @@ def test_a_branch_publishes_its_first_version_before_it_waits_for_groups(model_d
     run, order = start_trainer(config, buffer), []
     publish, lease = run.parts.publisher.publish, buffer.lease
 
-    def publishing(version):
+    def publishing(version, *staged):
         order.append(("publish", version))
-        return publish(version)
+        return publish(version, *staged)
 
     def leasing(*arguments, **named):
         order.append(("lease", arguments[1]))
@@ -115,8 +115,11 @@ def test_the_metrics_of_a_resumed_run_have_one_row_a_step_and_the_version_that_i
     assert [(line.step, line.branch) for line in every] == [(1, 1), (2, 1), (3, 1), (3, 2), (4, 2), (5, 2)]
     lines = [line for line in surviving(every) if line.is_training]
     assert [(line.step, line.branch) for line in lines] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2)]
+    # A version is published beside the step after it, and told in that one's row; a branch begins with its first one.
+    assert [line.values.get("weightsync/version") for line in lines] == [
+        *(None, pack(1, 1), None, pack(2, 3), pack(2, 4))
+    ]
     for line in lines:
-        assert line.values["weightsync/version"] == pack(line.branch, line.step)
         assert line.values["training/version"] == line.step
         assert line.values.keys() >= {"actor/pg_loss", "buffer/lag_max", "timing_s/step", "critic/rewards/mean"}
 

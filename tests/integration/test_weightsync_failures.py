@@ -350,8 +350,8 @@ def test_a_snapshot_that_memory_damaged_is_found_before_servers_are_given_it(wor
     trainer = world.trainer()
     world.step(1)
     trainer.publish(pack(1, 1))
-    assert trainer._snapshot is not None
-    trainer._snapshot.words[0][5] += 1
+    assert trainer._held.snapshot is not None
+    trainer._held.snapshot.words[0][5] += 1
     world.log.need("s", "no path")
     with pytest.raises(Exception, match="it is dropped, and the next version goes whole"):
         trainer.answer_needs()

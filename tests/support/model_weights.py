@@ -203,7 +203,7 @@ class WeightsReplay:
 
     def _snapshot(self, step: Step) -> str:
         trainer = self.trainers[step.who]
-        snapshot = None if trainer is None else trainer.publisher._snapshot
+        snapshot = None if trainer is None else trainer.publisher._held.snapshot
         return f"snapshot of {label(snapshot.version if snapshot else None)}"
 
     def _train(self, step: Step) -> str:

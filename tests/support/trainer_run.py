@@ -106,6 +106,7 @@ def start_trainer(
     """A trainer process as it starts: nothing in its memory but what it reads. With `url` its log is in that Redis."""
     ranks, directory = ranks or OneRank(), config.run.directory
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
+    manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
     policy = Policy.load(
         config.model.path,
         algorithm,
@@ -113,17 +114,17 @@ def start_trainer(
         arithmetic=config.model.dtype,
         temperature=config.rollout.temperature,
         steps=config.trainer.steps,
-        wire_dtype=config.model.wire_dtype,
+        wire_dtype=manifest.dtypes,
         ranks=ranks,
     )
     log = open_log(url or str(directory / "log"), "toy")
     publisher = WeightPublisher(
-        Manifest.from_model_dir(config.model.path, config.model.wire_dtype),
+        manifest,
         policy.shards,
         log,
         open_transport(config.weightsync, "", "toy"),
         config.weightsync,
-        ranks,
+        ranks.channel(60.0),
     )
     sink = Lines()
     parts = TrainerParts(

@@ -70,6 +70,18 @@ def test_a_directory_in_another_dtype_than_the_wire_is_refused_with_the_way_out(
         Manifest.from_model_dir(tmp_path, "bfloat16")
 
 
+def test_a_directory_that_mixes_dtypes_keeps_each_of_them(tmp_path: Path) -> None:
+    """A router's: its biases are float32 beside bfloat16, and no side may round them."""
+    shapes = {"experts": ("bfloat16", (8, 4)), "router.bias": ("float32", (8,)), "scale": ("float16", (3,))}
+    manifest = manifest_of(shapes)
+    save_model(tmp_path, manifest, random_model(manifest))
+    found = Manifest.from_model_dir(tmp_path, "bfloat16")
+    assert found == manifest
+    assert found.dtypes == {"experts": "bfloat16", "router.bias": "float32", "scale": "float16"}
+    with pytest.raises(ModelDirError, match="tensor experts is bfloat16, the wire dtype is float32"):
+        Manifest.from_model_dir(tmp_path, "float32")
+
+
 def test_a_tied_head_is_sent_once_whether_or_not_the_files_list_it(tmp_path: Path) -> None:
     shapes = {"model.embed_tokens.weight": ("bfloat16", (4, 2))}
     with_head = {**shapes, "lm_head.weight": ("bfloat16", (4, 2))}

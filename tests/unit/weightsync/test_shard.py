@@ -14,8 +14,9 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from weightsync.errors import ShardError
+from weightsync.held_runs import flat_runs
 from weightsync.layout import Bucket, Segment
-from weightsync.shard import LocalShard, ShardWords, box_runs, shards_of
+from weightsync.shard import LocalShard, ShardWords, shards_of
 
 
 def segments_of(shards: list[LocalShard]) -> dict[str, list[tuple[int, int]]]:
@@ -74,7 +75,8 @@ def test_the_runs_of_a_box_are_its_words_in_order(data: st.DataObject, whole: li
     shape = [data.draw(st.integers(0, size - low)) for size, low in zip(whole, offset, strict=True)]
     index = np.arange(int(np.prod(whole)) if whole else 1).reshape(whole)
     box = index[tuple(slice(low, low + size) for low, size in zip(offset, shape, strict=True))]
-    runs = box_runs(whole, shape, offset)
+    cut = [[(low, low + size)] if size else [] for low, size in zip(offset, shape, strict=True)]
+    runs = flat_runs(whole, cut)
     assert [word for start, count in runs for word in range(start, start + count)] == box.reshape(-1).tolist()
 
 
