@@ -67,6 +67,15 @@ def test_a_run_survives_the_death_of_either_side(starter: None, start: Start, tm
     assert trainer.text().rstrip().endswith(str(run_dir / "summary.json"))
 
 
+def test_weights_cross_from_the_trainers_own_memory(starter: None, start: Start, tmp_path: Path) -> None:
+    keys = ("weightsync.transport=tcp", "weightsync.key=a secret of sixteen", "trainer.steps=3")
+    rollout, trainer = start("serve-rollout", *keys), start("train", *keys)
+    assert trainer.wait() == 0, trainer.text()
+    assert rollout.wait() == 0, rollout.text()
+    facts = summary(tmp_path / "run")
+    assert (facts["steps"], facts["audit_ok"], facts["weights_equal"]) == (3, True, True)
+
+
 def test_a_graceful_stop_loses_nothing_and_goes_on(starter: None, start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     rollout = start("serve-rollout")

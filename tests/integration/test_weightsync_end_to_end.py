@@ -36,10 +36,12 @@ class World:
         self.weights = checkpoint()
         self.model_dir = save_checkpoint(self.weights, directory / "model")
         self.manifest = Manifest.from_model_dir(self.model_dir, "bfloat16")
+        self.opened: list[Transport] = []
         self.log, self.transport = self.client()
 
     def client(self) -> tuple[VersionLog, Transport]:
-        return open_log(self.home, self.run), open_transport(self.config, self.home, self.run)
+        self.opened.append(open_transport(self.config, self.home, self.run))
+        return open_log(self.home, self.run), self.opened[-1]
 
     def trainer(self, branch: int = 1) -> WeightPublisher:
         publisher = WeightPublisher(
@@ -96,13 +98,22 @@ class EngineHost:
         return same_bits(bits(self.model), bits(fresh))
 
 
-@pytest.fixture(params=["redis", "directory"])
+@pytest.fixture(params=["redis", "directory", "tcp"])
 def world(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     server: RedisServer = request.getfixturevalue("server")
     directory = str(tmp_path / "parts") if request.param == "directory" else None
     home = server.url if request.param == "redis" else str(tmp_path / "log")
-    config = WeightsyncConfig(directory=directory, bucket_words=1200, anchor_interval=4, keep_deltas=2)
-    return World(home, tmp_path, config, monkeypatch)
+    config = WeightsyncConfig(
+        transport="tcp" if request.param == "tcp" else "auto",
+        directory=directory,
+        bucket_words=1200,
+        anchor_interval=4,
+        keep_deltas=2,
+    )
+    made = World(home, tmp_path, config, monkeypatch)
+    yield made
+    for transport in made.opened:
+        transport.close()
 
 
 def publish(
