@@ -10,8 +10,9 @@ import httpx
 import pytest
 import torch
 
-from tests.support.inference_servers import InferenceServer, inference_server, payload, skip_without_sglang
+from tests.support.inference_servers import InferenceServer, inference_server, payload
 from tests.support.local_models import save_model
+from tests.support.sglang_python import skip_without_sglang
 from tests.support.weight_loader import NAME as LOADER
 
 SERVERS = ["local", pytest.param("sglang", marks=pytest.mark.sglang)]

@@ -1,7 +1,7 @@
 """SGLang's routes and traps, asked of the local server and, where there is one, of the real SGLang.
 
 What passes here passes there: a client tested against the local server must not be surprised by the real one. The
-second kind needs ASYNCRL_SGLANG_PYTHON, the interpreter of an environment with SGLang.
+second kind needs the environment that `scripts/setup --sglang` makes, or another one: see sglang_python.
 """
 
 import itertools
@@ -23,10 +23,10 @@ from tests.support.inference_servers import (
     InFlight,
     inference_server,
     payload,
-    skip_without_sglang,
     wait_for,
 )
 from tests.support.local_models import EOS, LETTERS, save_model
+from tests.support.sglang_python import skip_without_sglang
 from tests.support.weight_loader import NAME as LOADER
 
 SERVERS = ["local", pytest.param("sglang", marks=pytest.mark.sglang)]
@@ -262,13 +262,13 @@ def test_a_paused_request_goes_on_and_its_spans_split_at_the_pause(server: Infer
     late = server.later(lambda: server.generate([9], 2))
     assert_hangs(late)
     server.resume()
+    assert spans(late.result(60)) == [("0.1", 0, 2)]
     final = cut(server, flight)
     (_, start, middle), (_, again, end) = spans(final)
     assert (start, again, end) == (0, middle, len(final["output_ids"]))
     assert 0 < middle < end
     assert [version for version, _, _ in spans(final)] == ["0.0", "0.1"]
     assert final["meta_info"]["weight_version"] == "0.1"
-    assert spans(late.result(60)) == [("0.1", 0, 2)]
 
 
 def test_pausing_with_abort_answers_everyone_and_holds_new_requests_back(server: InferenceServer) -> None:

@@ -1,4 +1,4 @@
-"""Real inference servers for tests: the local one, and SGLang where an interpreter with it is named."""
+"""Real inference servers for tests: the local one, and SGLang where an environment with it is."""
 
 import base64
 import contextlib
@@ -20,23 +20,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import httpx
-import pytest
 import torch
 
 from tests.support import weight_loader
+from tests.support.sglang_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
-SGLANG_PYTHON = "ASYNCRL_SGLANG_PYTHON"
-"""Environment variable: interpreter of an environment with SGLang that runs on this machine's CPU."""
-
 CONTEXT = 4096
 HEALTH_S = 1
-
-
-def skip_without_sglang(kind: str) -> None:
-    """Skips the test, saying why, if it is SGLang's turn and there is none."""
-    if kind == "sglang" and not os.environ.get(SGLANG_PYTHON):
-        pytest.skip(f"{SGLANG_PYTHON} is not set: the real SGLang is not tested")
 
 
 def payload(named_tensors: Sequence[tuple[str, torch.Tensor]]) -> str:
@@ -266,7 +257,7 @@ def start_sglang(model_dir: Path, *flags: str, headers: dict[str, str] | None = 
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
-        *(os.environ[SGLANG_PYTHON], "-m", "sglang.launch_server", "--model-path", str(model_dir)),
+        *(str(warm_python()), "-m", "sglang.launch_server", "--model-path", str(model_dir)),
         *("--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--attention-backend", "torch_native"),
         *("--sampling-backend", "pytorch", "--grammar-backend", "none", "--mem-fraction-static", "0.1"),
         *("--max-total-tokens", str(4 * CONTEXT), "--max-running-requests", "16", "--context-length", str(CONTEXT)),
