@@ -4,13 +4,15 @@ What a server's host and a trainer that resumes have in common. numpy only.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 
 import numpy as np
 
 from weightsync.buckets import BucketPlan
 from weightsync.chain import Path
 from weightsync.codec import HEAD_BYTES, Frame, FrameHeader, open_frame
+from weightsync.diff_numpy import SKIP
 from weightsync.digest import total
 from weightsync.errors import ChainBroken, CorruptDelta, DigestMismatch, PartMissing
 from weightsync.layout import WORD_DTYPE, Bucket
@@ -18,11 +20,12 @@ from weightsync.log.base import VersionLog
 from weightsync.log.records import Part, Upload, VersionRecord
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
+from weightsync.read_ahead import Fetch, ReadAhead
 from weightsync.transport.base import Deadline, Transport, part_key, upload_prefix
 from weightsync.versions import ORIGIN, label
 
-_AHEAD = 3  # buckets on their way or checked, while one is used: bounds the memory
-_READERS = 2
+AHEAD_BYTES = 64 << 20
+"""Bytes that parts on their way, checked ones and the one in use may take: four of the default size, or many small."""
 
 
 class UnreadableUpload(ChainBroken):
@@ -62,33 +65,42 @@ class Reader:
             self._plans[plan] = found
         return self._plans[plan]
 
-    def frames(
+    def stream(
         self, uploads: Sequence[Upload], buckets: Iterable[Bucket], manifest: Manifest, deadline: Deadline
-    ) -> Iterator[tuple[Bucket, list[Frame]]]:
-        """Every bucket with its frames in the order of `uploads`, a few buckets fetched ahead.
+    ) -> Iterator[tuple[Bucket, Iterator[Frame]]]:
+        """Every bucket with its frames in the order of `uploads`; while one is used, the next are fetched and checked.
+
+        However many uploads there are, no more than a budget of bytes is held, or one part that is larger. A bucket's
+        frames are gone when the next bucket is asked for.
 
         Raises:
             UnreadableUpload: a part is missing or damaged.
             DeadlineExceeded, TransportError: the transport does not answer in time.
         """
         tables = [(upload, {part.bucket: part for part in upload.parts}) for upload in uploads]
-        ahead: list[tuple[Bucket, list[Future[Frame]]]] = []
-        pool = ThreadPoolExecutor(_READERS, thread_name_prefix="weightsync-read")
-        try:
-            for bucket in buckets:
-                futures = [
-                    pool.submit(self._frame, upload, parts[bucket.id], bucket, manifest, deadline)
-                    for upload, parts in tables
-                    if bucket.id in parts
-                ]
-                ahead.append((bucket, futures))
-                if len(ahead) > _AHEAD:
-                    first, ready = ahead.pop(0)
-                    yield first, [future.result() for future in ready]
-            for first, ready in ahead:
-                yield first, [future.result() for future in ready]
-        finally:
-            pool.shutdown(cancel_futures=True)
+        wanted = [(b, [(upload, parts[b.id]) for upload, parts in tables if b.id in parts]) for b in buckets]
+        fetches = (
+            Fetch(
+                f"bucket {bucket.id} of {label(upload.version)}",
+                part.num_bytes + _most_bytes(bucket),
+                partial(self._frame, upload, part, bucket, manifest, deadline),
+            )
+            for bucket, parts in wanted
+            for upload, part in parts
+        )
+        with closing(ReadAhead(fetches, _held_bytes, budget=AHEAD_BYTES, deadline=deadline)) as ahead:
+            for bucket, parts in wanted:
+                frames = (ahead.take() for _ in parts)
+                yield bucket, frames
+                for _ in frames:
+                    pass  # what was not taken
+
+    def frames(
+        self, uploads: Sequence[Upload], buckets: Iterable[Bucket], manifest: Manifest, deadline: Deadline
+    ) -> Iterator[tuple[Bucket, list[Frame]]]:
+        """As `stream`, with all frames of a bucket at once, which the budget does not count."""
+        for bucket, frames in self.stream(uploads, buckets, manifest, deadline):
+            yield bucket, list(frames)
 
     def _frame(self, upload: Upload, part: Part, bucket: Bucket, manifest: Manifest, deadline: Deadline) -> Frame:
         # The record is not trusted with memory either: no frame is larger than its bucket sent dense.
@@ -111,6 +123,20 @@ class Reader:
                 f"the log has no {name}: it lost its tail. The trainer writes it again when it publishes."
             )
         return blob
+
+
+def _most_bytes(bucket: Bucket) -> int:
+    """Bytes that the planes of a bucket can have, however well they were compressed: every word changed and escaped."""
+    words = bucket.num_words
+    return words + words // SKIP + (words + 1) // 2 + bucket.num_bytes
+
+
+def _held_bytes(frame: Frame) -> int:
+    """Bytes that a frame holds at most: its planes, and its buffer, into which those look that were not compressed."""
+    if frame.planes is None:
+        return HEAD_BYTES + (0 if frame.dense is None else frame.dense.nbytes)
+    planes = frame.planes.gaps.nbytes + frame.planes.values.nbytes + frame.planes.escaped.nbytes
+    return HEAD_BYTES + 2 * planes
 
 
 def check_complete(record: VersionRecord, upload: Upload, plan: BucketPlan) -> None:

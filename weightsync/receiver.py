@@ -7,24 +7,23 @@ numpy only. The engine is never touched here: staging goes on while it samples.
 """
 
 import logging
-import secrets
 import threading
 from pathlib import Path
 
 from weightsync import chain
 from weightsync.acks import State
+from weightsync.bringer import Bringer
 from weightsync.buckets import BucketPlan
-from weightsync.codec import Frame, merge
 from weightsync.config import WeightsyncConfig
 from weightsync.digest import digest_of_model_dir
-from weightsync.errors import ChainBroken, DigestMismatch, ModelDirError, OriginMismatch, TransportFull
+from weightsync.errors import ChainBroken, DigestMismatch, ModelDirError, OriginMismatch
 from weightsync.log.base import VersionLog, Wish
-from weightsync.log.records import Upload, VersionRecord, describe
+from weightsync.log.records import VersionRecord, describe
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
-from weightsync.planes import Scratch
-from weightsync.reader import ChainDigests, Reader, UnreadableUpload, check_complete, dense_frame
-from weightsync.ticket import PartsWriter, Ticket, put_layout, put_plan, put_ticket
+from weightsync.path_writer import PathWriter, Step, uploads_of
+from weightsync.reader import Reader, UnreadableUpload
+from weightsync.ticket import Ticket, put_layout, put_plan, put_ticket
 from weightsync.transport.base import Deadline, Transport
 from weightsync.versions import ORIGIN, label
 
@@ -56,6 +55,7 @@ class Receiver:
         url: str,
         stage_dir: Path,
         model_dir: Path,
+        shared_dir: Path | None = None,
     ) -> None:
         """Registers the server, which voids what an earlier start of it said.
 
@@ -65,6 +65,8 @@ class Receiver:
             url: where requests go.
             stage_dir: of this server alone, best in memory; the engine reads it.
             model_dir: what the engine loads when it starts.
+            shared_dir: of the run's servers on this machine, beside `stage_dir`; what one of them brings the others
+                link. None: this one brings everything itself.
         """
         self._log, self._config = log, config
         self._server, self._incarnation = server, incarnation
@@ -72,10 +74,10 @@ class Receiver:
         self._reader = Reader(log, transport, config.seal_key())
         self._watch = log.watch(("head", "anchor", "wish"))
         self._lock = threading.Lock()
-        self._scratch = Scratch()
         self._origin: int | None = None
         self._checked_layout = ""
         stage_dir.mkdir(parents=True, exist_ok=True)
+        self._bringer = Bringer(PathWriter(self._reader), config.seal_key(), stage_dir, shared_dir, server)
         log.register(server, incarnation, url, config.ack_lease_s)
 
     def head(self) -> int | None:
@@ -134,7 +136,7 @@ class Receiver:
                     unreadable.add(chain.ORIGIN_NONCE)
                 except DigestMismatch as error:
                     logger.warning("weightsync: %s", error)
-                    unreadable |= {upload.nonce for upload in _uploads(way)} or {chain.ORIGIN_NONCE}
+                    unreadable |= {upload.nonce for upload in uploads_of(way)} or {chain.ORIGIN_NONCE}
 
     def stage_inspect(self) -> Ticket:
         """A ticket that makes the loader measure what the engine holds and report it; it changes no weight.
@@ -177,76 +179,50 @@ class Receiver:
         self._log.renew(self._server, self._incarnation)
 
     def need(self, reason: str) -> None:
-        """Ask the trainer for an anchor of head."""
+        """Ask the trainer for an anchor of head; what was staged last may be the reason, so no other server gets it."""
+        self._bringer.distrust()
         self._log.need(self._server, reason)
 
     def leave(self) -> None:
         """The server stops in order."""
-        self._log.leave(self._server, self._incarnation)
+        try:
+            self._log.leave(self._server, self._incarnation)
+        finally:
+            self._bringer.close()
 
     def _stage(self, way: chain.Path, have: int | None, deadline: Deadline) -> Ticket:
-        target = way.target
-        manifest = self._manifest(target)
+        step = self._step(way, have)
+        parts = self._bringer.bring(step, deadline)
+        put_layout(self._stage_dir, step.manifest.layout_id, step.manifest.tensors)
+        put_plan(self._stage_dir, step.plan.plan_id, step.plan.buckets, step.manifest.tensors)
+        ticket = Ticket(
+            kind="delta" if way.start is None else "anchor",
+            base=have if way.start is None else None,
+            base_digest=step.base_digest,
+            target=way.target.version,
+            digest=way.target.digest,
+            layout=step.manifest.layout_id,
+            plan=step.plan.plan_id,
+            model_dir=str(self._model_dir),
+            parts=parts.name,
+            num_bytes=parts.num_bytes,
+            entries=parts.entries,
+        )
+        put_ticket(self._stage_dir, ticket)
+        self._bringer.tidy(parts)
+        return ticket
+
+    def _step(self, way: chain.Path, have: int | None) -> Step:
+        manifest = self._manifest(way.target)
         directory = self._opened_origin(way.start, manifest)
         base_digest = None
         if way.start is None:
             assert have is not None, "a path without a start begins at what the engine holds"
             base_digest = self._log.digest_of(have)
-        plan = self._plan_of(way, manifest)
-        uploads = _uploads(way)
-        for record in way.deltas:
-            assert record.delta is not None, "a path has deltas with parts"
-            check_complete(record, record.delta, plan)
-        digests = ChainDigests(way, base_digest)
-        name = f"parts-{target.version}-{secrets.token_hex(4)}.bin"
-        try:
-            writer = PartsWriter(self._stage_dir, name)
-            try:
-                for bucket, frames in self._reader.frames(uploads, plan.buckets, manifest, deadline):
-                    digests.add(frames)
-                    if directory is not None:
-                        frames.insert(0, dense_frame(directory, manifest, bucket))
-                    self._write(writer, frames)
-                digests.check()
-                num_bytes = writer.finish()
-            except BaseException:
-                writer.abandon()
-                raise
-            put_layout(self._stage_dir, manifest.layout_id, manifest.tensors)
-            put_plan(self._stage_dir, plan.plan_id, plan.buckets, manifest.tensors)
-        except OSError as error:
-            if isinstance(error, ConnectionError | TimeoutError | TransportFull) or error.errno is None:
-                raise
-            raise TransportFull(
-                f"{self._stage_dir} cannot take {describe(target)}: {error}. Make room, or set weightsync.stage_dir."
-            ) from error
-        ticket = Ticket(
-            kind="delta" if way.start is None else "anchor",
-            base=have if way.start is None else None,
-            base_digest=base_digest,
-            target=target.version,
-            digest=target.digest,
-            layout=manifest.layout_id,
-            plan=plan.plan_id,
-            model_dir=str(self._model_dir),
-            parts=name,
-            num_bytes=num_bytes,
-            entries=tuple(writer.entries),
-        )
-        put_ticket(self._stage_dir, ticket)
-        for old in self._stage_dir.glob("parts-*.bin"):
-            if old.name != name:
-                old.unlink(missing_ok=True)
-        return ticket
-
-    def _write(self, writer: PartsWriter, frames: list[Frame]) -> None:
-        if frames:
-            folded = merge(frames, self._scratch)
-            if folded.dense is not None or folded.num_changed:
-                writer.add(folded.bucket, folded.planes, folded.dense)
+        return Step(way, base_digest, manifest, self._plan_of(way, manifest), directory)
 
     def _plan_of(self, way: chain.Path, manifest: Manifest) -> BucketPlan:
-        uploads = _uploads(way)
+        uploads = uploads_of(way)
         if uploads:
             return self._reader.plan(uploads[0].plan, manifest)
         return BucketPlan.whole(manifest, self._config.bucket_words)
@@ -285,8 +261,3 @@ class Receiver:
             f"server {self._server} {reason}; unreadable: {sorted(unreadable) or 'nothing, the parts were pruned'}. "
             "The trainer is asked for an anchor; if this repeats, raise weightsync.keep_deltas."
         )
-
-
-def _uploads(way: chain.Path) -> list[Upload]:
-    anchors = [way.start.anchor] if way.start is not None and way.start.anchor is not None else []
-    return anchors + [record.delta for record in way.deltas if record.delta is not None]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import shutil
+import socket
 import tempfile
 from pathlib import Path
 
@@ -15,22 +16,22 @@ class StageDir:
     """A folder of this user's, one for each server of a run; what an earlier host left in it is removed.
 
     Each life of a started server gets a folder of its own inside, since a thread of the life before may still be
-    writing; an adopted server knows one folder for ever.
+    writing; an adopted server knows one folder for ever. `shared` is the folder of all servers of the run on this
+    machine, which weightsync makes and removes.
     """
 
-    def __init__(self, path: Path, *, one_for_each_life: bool) -> None:
-        self.path, self._one_for_each_life = path, one_for_each_life
+    def __init__(self, path: Path, *, shared: Path, one_for_each_life: bool) -> None:
+        self.path, self.shared, self._one_for_each_life = path, shared, one_for_each_life
 
     @classmethod
     def of_started(cls, base: str | None, run_dir: Path, server: str) -> "StageDir":
         """For a server that its host starts. `base`: weightsync.stage_dir, None: shared memory where there is some."""
         parent = Path(base) if base else SHARED_MEMORY if SHARED_MEMORY.is_dir() else Path(tempfile.gettempdir())
-        # Runs may share their names, not their directories.
-        run = hashlib.blake2b(str(run_dir.resolve()).encode(), digest_size=6).hexdigest()
-        return cls(parent / f"asyncrl-{os.getuid()}-{run}-{server}", one_for_each_life=True)
+        path = parent / f"{_run_name(run_dir)}-{server}"
+        return cls(path, shared=_shared_dir(parent, run_dir), one_for_each_life=True)
 
     @classmethod
-    def of_adopted(cls, base: str | None, server: str) -> "StageDir":
+    def of_adopted(cls, base: str | None, run_dir: Path, server: str) -> "StageDir":
         """For a server that somebody else started with <weightsync.stage_dir>/<server> as its stage directory.
 
         Raises:
@@ -42,7 +43,7 @@ class StageDir:
                 f"where its weights will lie. Set weightsync.stage_dir to a folder on the server's machine, and start "
                 f"the server with ASYNCRL_STAGE_DIR=<that folder>/{server} in its environment."
             )
-        return cls(Path(base) / server, one_for_each_life=False)
+        return cls(Path(base) / server, shared=_shared_dir(Path(base), run_dir), one_for_each_life=False)
 
     def open(self) -> None:
         """Make the folder, empty and closed to other users.
@@ -81,3 +82,13 @@ class StageDir:
     def close(self) -> None:
         """Remove everything."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _run_name(run_dir: Path) -> str:
+    """Runs may share their names, not their directories."""
+    return f"asyncrl-{os.getuid()}-{hashlib.blake2b(str(run_dir.resolve()).encode(), digest_size=6).hexdigest()}"
+
+
+def _shared_dir(parent: Path, run_dir: Path) -> Path:
+    """With the machine's name: `parent` may be storage that machines share, and each brings its own."""
+    return parent / f"{_run_name(run_dir)}-{socket.gethostname()}-shared"

@@ -33,6 +33,17 @@ async def _look_after(config: Config, index: int, adopted_url: str) -> None:
     name = server_name(index, adopted=bool(adopted_url))
     vocabulary = vocab_size(config.model.path)
 
+    server: ManagedServer
+    if adopted_url:
+        server, stage = (
+            adopted_server(config, name, adopted_url),
+            StageDir.of_adopted(config.weightsync.stage_dir, config.run.directory, name),
+        )
+    else:
+        logs = config.run.directory / "rollout"
+        server = started_server(config, name, index, model_dir=config.model.path, logs=logs)
+        stage = StageDir.of_started(config.weightsync.stage_dir, config.run.directory, name)
+
     def make_receiver(incarnation: str, server_url: str, stage_dir: Path) -> Receiver:
         return Receiver(
             log,
@@ -43,18 +54,9 @@ async def _look_after(config: Config, index: int, adopted_url: str) -> None:
             url=server_url,
             stage_dir=stage_dir,
             model_dir=config.model.path,
+            shared_dir=stage.shared,
         )
 
-    server: ManagedServer
-    if adopted_url:
-        server, stage = (
-            adopted_server(config, name, adopted_url),
-            StageDir.of_adopted(config.weightsync.stage_dir, name),
-        )
-    else:
-        logs = config.run.directory / "rollout"
-        server = started_server(config, name, index, model_dir=config.model.path, logs=logs)
-        stage = StageDir.of_started(config.weightsync.stage_dir, config.run.directory, name)
     with open_buffer(config, url) as buffer:
         host = Host(
             server,

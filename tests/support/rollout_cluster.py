@@ -5,7 +5,9 @@ import os
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
@@ -17,10 +19,11 @@ from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.host import Host, HostSettings
 from asyncrl.inference.launcher import LaunchSpec, choose_port
+from asyncrl.inference.protocol import vocab_size
 from asyncrl.inference.server import StartedServer
 from asyncrl.inference.stage_dir import StageDir
 from buffer.versions import pack
-from tests.support.tiny_policy import VOCABULARY, write_tiny_model
+from tests.support.tiny_policy import write_tiny_model
 from weightsync.config import WeightsyncConfig
 from weightsync.log import VersionLog, open_log
 from weightsync.manifest import Manifest
@@ -65,11 +68,14 @@ class Trainer:
 class RolloutCluster:
     """A version log and parts, in folders or in Redis, and what runs over them."""
 
-    def __init__(self, directory: Path, redis_url: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, redis_url: str | None = None, *, model_dir: Path | None = None, **weightsync: Any
+    ) -> None:
+        """`weightsync`: settings of it, by name."""
         self.directory, self.redis_url = directory, redis_url
-        self.model_dir = write_tiny_model(directory / "model")
+        self.model_dir = model_dir or write_tiny_model(directory / "model")
         parts = str(directory / "parts") if redis_url is None else None
-        self.config = WeightsyncConfig(directory=parts, stage_dir=str(directory / "stage"))
+        self.config = WeightsyncConfig(directory=parts, stage_dir=str(directory / "stage"), **weightsync)
         self.log = open_log(redis_url or str(directory / "log"), "run")
         self.reports: dict[str, Mapping[str, float | str]] = {}
         self.servers: dict[str, StartedServer] = {}
@@ -91,23 +97,31 @@ class RolloutCluster:
 
     def client(self, url: str) -> ServerClient:
         """A client that knows the model's vocabulary."""
-        return ServerClient(url, vocab_size=VOCABULARY)
+        return ServerClient(url, vocab_size=vocab_size(self.model_dir))
 
-    def host(self, name: str = "server-0", kv: Kv = "recompute") -> Host:
-        """A host of a local server."""
+    def server(self, name: str, engine: str = "local", **spec: Any) -> StartedServer:
+        """A server that is not started yet; `spec`: how it differs from the others, by LaunchSpec's names."""
 
         def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
-            return LaunchSpec(self.model_dir, "127.0.0.1", port, stage_dir, "bfloat16", 64, CONTEXT, 0)
+            usual = LaunchSpec(self.model_dir, "127.0.0.1", port, stage_dir, "bfloat16", 64, CONTEXT, 0)
+            return replace(usual, **spec)
 
-        server = self.servers[name] = StartedServer(
+        self.servers[name] = StartedServer(
             name,
-            engine="local",
+            engine=engine,
             make_spec=make_spec,
             choose_port=lambda: choose_port("127.0.0.1", 0),
             host="127.0.0.1",
             log=self.directory / f"{name}.log",
-            start_timeout_s=60.0,
+            start_timeout_s=60.0 if engine == "local" else 300.0,
         )
+        return self.servers[name]
+
+    def host(self, name: str = "server-0", kv: Kv = "recompute", *, engine: str = "local", **spec: Any) -> Host:
+        """A host of a server; `engine`, `spec`: as for `server`."""
+        server = self.server(name, engine, **spec)
+
+        stage = StageDir.of_started(self.config.stage_dir, self.directory, name)
 
         def make_receiver(incarnation: str, url: str, stage_dir: Path) -> Receiver:
             return Receiver(
@@ -119,14 +133,15 @@ class RolloutCluster:
                 url=url,
                 stage_dir=stage_dir,
                 model_dir=self.model_dir,
+                shared_dir=stage.shared,
             )
 
         return Host(
             server,
-            stage=StageDir.of_started(self.config.stage_dir, self.directory, name),
+            stage=stage,
             make_client=self.client,
             make_receiver=make_receiver,
-            pausing=Pausing(kv=kv, num_ranks=1, deadline_s=self.config.activate_deadline_s),
+            pausing=Pausing(kv=kv, num_ranks=spec.get("tp", 1), deadline_s=self.config.activate_deadline_s),
             settings=HostSettings(max_restarts=3, renew_every_s=0.5),
             report=lambda name, facts: self.reports.__setitem__(name, facts),
         )
@@ -147,7 +162,7 @@ class RolloutCluster:
             if isinstance(result, BaseException):
                 raise result
 
-    async def serving(self, version: int, name: str = "server-0") -> str:
+    async def serving(self, version: int, name: str = "server-0", *, deadline_s: float = 60.0) -> str:
         """Wait until the server has acknowledged `version` as served; its incarnation."""
 
         def attempt() -> str | None:
@@ -159,5 +174,5 @@ class RolloutCluster:
             attempt,
             why=lambda: f"{self.log.servers()} {self.log.acks()} {self.reports}",
             wake=self.log.watch(("server",)).wait,
-            deadline_s=60.0,
+            deadline_s=deadline_s,
         )

@@ -33,14 +33,27 @@ def test_runs_and_servers_have_folders_of_their_own(tmp_path: Path) -> None:
     assert len(paths) == 4
 
 
+def test_the_servers_of_a_run_have_one_shared_folder_beside_theirs_and_two_runs_have_two(tmp_path: Path) -> None:
+    stages = [
+        StageDir.of_started(str(tmp_path), tmp_path / "run", "server-0"),
+        StageDir.of_started(str(tmp_path), tmp_path / "run", "server-1"),
+        StageDir.of_adopted(str(tmp_path), tmp_path / "run", "adopted-0"),
+    ]
+    other = StageDir.of_started(str(tmp_path), tmp_path / "other", "server-0")
+    assert len({stage.shared for stage in stages}) == 1
+    assert other.shared != stages[0].shared
+    assert stages[0].shared.parent == tmp_path
+    assert stages[0].shared not in {stage.path for stage in stages}
+
+
 def test_an_adopted_server_keeps_its_one_folder(tmp_path: Path) -> None:
-    stage = StageDir.of_adopted(str(tmp_path), "adopted-0")
+    stage = StageDir.of_adopted(str(tmp_path), tmp_path / "run", "adopted-0")
     stage.open()
     assert stage.for_life("first") == stage.for_life("second") == tmp_path / "adopted-0"
     stage.end_life("first")
     assert stage.path.is_dir()
     with pytest.raises(ConfigError, match="ASYNCRL_STAGE_DIR"):
-        StageDir.of_adopted(None, "adopted-0")
+        StageDir.of_adopted(None, tmp_path / "run", "adopted-0")
 
 
 def test_a_folder_that_somebody_prepared_for_us_is_refused(tmp_path: Path) -> None:
