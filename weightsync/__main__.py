@@ -29,11 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument("run", help="name of the run")
         command.add_argument("--json", action="store_true", help="one JSON object instead of text")
         if name == "verify":
-            command.add_argument("--directory", help="weightsync.directory, if parts are moved by files")
+            home = command.add_mutually_exclusive_group()
+            home.add_argument("--directory", help="weightsync.directory, if parts are moved by files")
+            home.add_argument("--tcp", action="store_true", help="the trainer runs, and has the parts in its memory")
     options = parser.parse_args(arguments)
     try:
         log = open_log(options.log, options.run)
-        found = inspect(log) if options.command == "inspect" else verify(log, options.log, options.directory)
+        if options.command == "inspect":
+            found = inspect(log)
+        else:
+            found = verify(log, options.log, options.directory, tcp=options.tcp)
     except WeightsyncError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -72,11 +77,12 @@ def inspect(log: VersionLog) -> dict[str, object]:
     }
 
 
-def verify(log: VersionLog, home: str, directory: str | None) -> dict[str, object]:
+def verify(log: VersionLog, home: str, directory: str | None, *, tcp: bool = False) -> dict[str, object]:
     """Read everything and rebuild head as a reader that starts with nothing."""
     from weightsync.audit import audit  # here: inspect needs no codec
 
-    config = WeightsyncConfig.model_validate({"directory": directory, "key": os.environ.get(KEY)})
+    settings = {"transport": "tcp" if tcp else "auto", "directory": directory, "key": os.environ.get(KEY)}
+    config = WeightsyncConfig.model_validate(settings)
     return audit(log, open_transport(config, home, log.run), config)
 
 

@@ -9,11 +9,11 @@ import torch
 from tests.support.weights import changed_model, manifest_of, random_model, save_model
 from weightsync.__main__ import main
 from weightsync.config import WeightsyncConfig
-from weightsync.log import open_log
+from weightsync.log import VersionLog, open_log
 from weightsync.manifest import Manifest
 from weightsync.publisher import WeightPublisher
 from weightsync.shard import LocalShard
-from weightsync.transport import open_transport
+from weightsync.transport import Transport, open_transport
 from weightsync.versions import pack
 
 SHAPES = {"a.weight": ("bfloat16", (40, 8)), "a.steps": ("int32", (7,)), "a.codes": ("uint8", (9,))}
@@ -22,10 +22,18 @@ SHAPES = {"a.weight": ("bfloat16", (40, 8)), "a.steps": ("int32", (7,)), "a.code
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A run of three versions with one anchor."""
+    config = WeightsyncConfig(directory=str(tmp_path / "parts"), bucket_words=100, anchor_interval=2)
+    log = publish_two(tmp_path, config, open_transport(config, "", "run"))
+    log.register("s", "1", "http://s", 60.0)
+    log.put_ack("s", "1", pack(1, 2), log.digest_of(pack(1, 2)) or 0, "serving")
+    log.need("t", "no path")
+    return tmp_path
+
+
+def publish_two(tmp_path: Path, config: WeightsyncConfig, transport: Transport) -> VersionLog:
     manifest = manifest_of(SHAPES)
     model = random_model(manifest)
     save_model(tmp_path / "model", manifest, model)
-    config = WeightsyncConfig(directory=str(tmp_path / "parts"), bucket_words=100, anchor_interval=2)
 
     def shards() -> list[LocalShard]:
         tensors = {name: torch.from_numpy(words.copy()) for name, words in model.items()}
@@ -33,18 +41,13 @@ def home(tmp_path: Path) -> Path:
         return [LocalShard(name, tensor, (whole[name],)) for name, tensor in tensors.items()]
 
     log = open_log(str(tmp_path), "run")
-    publisher = WeightPublisher(
-        Manifest.from_model_dir(tmp_path / "model", "bfloat16"), shards, log, open_transport(config, "", "run"), config
-    )
+    publisher = WeightPublisher(Manifest.from_model_dir(tmp_path / "model", "bfloat16"), shards, log, transport, config)
     publisher.publish_origin(tmp_path / "model")
     publisher.claim(1)
     for number in (1, 2):
         model.update(changed_model(model, number))
         publisher.publish(pack(1, number))
-    log.register("s", "1", "http://s", 60.0)
-    log.put_ack("s", "1", pack(1, 2), log.digest_of(pack(1, 2)) or 0, "serving")
-    log.need("t", "no path")
-    return tmp_path
+    return log
 
 
 def test_inspect_shows_versions_servers_and_needs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,6 +75,18 @@ def test_verify_rebuilds_head_and_finds_a_damaged_part(home: Path, capsys: pytes
     found = json.loads(capsys.readouterr().out)
     assert not found["ok"]
     assert len(found["problems"]) == 1
+
+
+def test_verify_reads_the_memory_of_a_rank_that_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = WeightsyncConfig(transport="tcp", bucket_words=100)
+    transport = open_transport(config, str(tmp_path), "run")
+    publish_two(tmp_path, config, transport)
+    assert main(["verify", str(tmp_path), "run", "--tcp", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["rebuilt"]) == (True, found["digest"])
+    transport.close()
+    assert main(["verify", str(tmp_path), "run", "--tcp"]) == 1
+    assert "does not answer" in str(capsys.readouterr())
 
 
 def test_an_empty_log_has_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
