@@ -191,10 +191,9 @@ class Manifest:
 
 
 def _even_pieces(segment: Segment, words: int) -> list[Segment]:
-    count = -(-segment.words // words)
+    even = -(-segment.words // -(-segment.words // words))
     # Multiples of 64 words keep the vector compare of every piece but the last free of a tail.
-    size = min(-(-segment.words // count + 63) // 64 * 64, words) if segment.words > words else segment.words
-    size = max(size, 1)
+    size = min(-(-even // 64) * 64, words)
     return [
         Segment(segment.tensor, start, min(size, segment.end - start))
         for start in range(segment.start, segment.end, size)

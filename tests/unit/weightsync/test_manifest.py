@@ -137,6 +137,15 @@ def test_buckets_hold_every_word_once_and_none_is_too_large(bucket_words: int, c
     assert BucketPlan.from_bytes(plan.to_bytes(), manifest) == plan
 
 
+@given(num_words=st.integers(1, 5000), bucket_words=st.integers(64, 700))
+def test_a_tensor_is_cut_into_as_few_pieces_as_there_must_be(num_words: int, bucket_words: int) -> None:
+    plan = BucketPlan.whole(Manifest.of([("w", "bfloat16", (num_words,))]), bucket_words)
+    sizes = [bucket.num_words for bucket in plan.buckets]
+    assert len(sizes) == -(-num_words // bucket_words)
+    assert len(set(sizes[:-1])) <= 1
+    assert all(size % 64 == 0 or size == bucket_words for size in sizes[:-1])
+
+
 def test_small_tensors_share_a_bucket() -> None:
     manifest = manifest_of({f"norm.{i}": ("bfloat16", (8,)) for i in range(50)})
     plan = BucketPlan.whole(manifest, 1 << 20)
