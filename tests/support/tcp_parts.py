@@ -6,13 +6,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from weightsync.config import WeightsyncConfig
 from weightsync.log import open_log
+from weightsync.log.records import Upload
+from weightsync.transport.base import part_key, upload_prefix
 from weightsync.transport.tcp import TcpTransport, greeting
-from weightsync.transport.tcp.frames import LENGTH, MAX_ANSWER, MAX_REQUEST, Channel, fields_of
+from weightsync.transport.tcp.frames import LENGTH, MAX_ANSWER, MAX_REQUEST, RANGE_BYTES, Channel, fields_of
+from weightsync.transport.tcp.server import PartServer
 
 KEY = "a secret of sixteen"
 DEADLINE_S = 20.0
+BLOB = np.random.default_rng(3).bytes(5 * RANGE_BYTES + 17)
 
 
 def tcp_config(**settings: Any) -> WeightsyncConfig:
@@ -121,3 +127,23 @@ def serving(home: Path, config: WeightsyncConfig | None = None) -> Iterator[TcpT
         yield transport
     finally:
         transport.close()
+
+
+def key_of(version: int = 5, rank: int = 0, bucket: int = 0) -> str:
+    return part_key(upload_prefix("run", Upload(version, version - 1, "n", "plan", ())), rank, bucket)
+
+
+def put(transport: TcpTransport, blob: bytes = BLOB, **key: int) -> str:
+    transport.put_part(key_of(**key), [memoryview(blob)], deadline_s=10.0)
+    return key_of(**key)
+
+
+def get(transport: TcpTransport, key: str, size: int = len(BLOB), deadline_s: float = 20.0) -> bytes:
+    target = bytearray(size)
+    transport.get_part_into(key, memoryview(target), deadline_s=deadline_s)
+    return bytes(target)
+
+
+def server_of(transport: TcpTransport) -> PartServer:
+    assert transport._server is not None
+    return transport._server

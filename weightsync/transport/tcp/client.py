@@ -19,6 +19,7 @@ from weightsync.transport.tcp.frames import (
     fields_of,
     length_of,
 )
+from weightsync.transport.tcp.sockets import prepare
 
 _CONNECT_S = 10.0
 _ATTEMPTS = 3  # a connection that was kept may have ended meanwhile, and so may all that were kept with it
@@ -133,8 +134,7 @@ class _Connection:
         except TimeoutError as error:
             raise self._silent("take a connection", _CONNECT_S) from error
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            prepare(self._socket)
             self._greet(secret)
         except BaseException:
             self._socket.close()

@@ -17,6 +17,7 @@ from weightsync.transport.tcp.frames import BadFrame
 from weightsync.transport.tcp.greeting import refusal
 from weightsync.transport.tcp.memory import PartMemory
 from weightsync.transport.tcp.peer import READ_BYTES, PartGone, Peer
+from weightsync.transport.tcp.sockets import hold_back, listening, prepare
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class PartServer:
     def __init__(self, memory: PartMemory, secret: bytes, config: TcpConfig) -> None:
         """Raises TransportError: no port of the range is free, or the address is not this machine's."""
         self._memory, self._secret, self._config = memory, secret, config
-        self._listener = _listening(config)
+        self._listener = listening(config)
         self.port: int = self._listener.getsockname()[1]
         self._selector = selectors.DefaultSelector()
         self._bell, self._ringer = socket.socketpair()
@@ -98,6 +99,7 @@ class PartServer:
     def _accept(self) -> None:
         try:
             connection, _ = self._listener.accept()
+            connection.setblocking(False)
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:
@@ -106,14 +108,13 @@ class PartServer:
             self._selector.unregister(self._listener)
             self._listens = False
             return
-        _prepare(connection)
         if len(self._readers) >= self._config.max_connections and not self._drop_a_stranger():
             self._refuse(connection)
             return
         reader = _Reader(connection, Peer(self._memory, self._secret), monotonic())
         self._readers[connection] = reader
         self._selector.register(connection, reader.waits_for, reader)
-        self._turn(reader)
+        self._turn(reader, first=True)
 
     def _refuse(self, connection: socket.socket) -> None:
         most = self._config.max_connections
@@ -130,9 +131,12 @@ class PartServer:
             self._drop(min(strangers, key=lambda reader: reader.born))
         return bool(strangers)
 
-    def _turn(self, reader: "_Reader") -> None:
+    def _turn(self, reader: "_Reader", *, first: bool = False) -> None:
         """Read or send for one reader, without blocking and at most TURN_BYTES."""
         try:
+            if first:
+                prepare(reader.connection)
+                hold_back(reader.connection, TURN_BYTES)
             if not reader.peer.owes:
                 data = reader.connection.recv(READ_BYTES)
                 if not data:
@@ -200,34 +204,3 @@ class _Reader:
     @property
     def waits_for(self) -> int:
         return selectors.EVENT_WRITE if self.peer.owes else selectors.EVENT_READ
-
-
-def _prepare(connection: socket.socket) -> None:
-    connection.setblocking(False)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        # What a slow reader does not take stays here and not in the kernel, megabytes for each of them.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, TURN_BYTES)
-
-
-def _listening(config: TcpConfig) -> socket.socket:
-    family = socket.AF_INET6 if ":" in config.bind else socket.AF_INET
-    ports = range(config.first_port, min(config.first_port + config.num_ports, 1 << 16)) if config.first_port else [0]
-    for port in ports:
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        # A rank that starts again takes its port back from connections that died with the one before.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((config.bind, port))
-            listener.listen(config.max_connections)
-            listener.setblocking(False)
-            return listener
-        except OSError as error:
-            listener.close()
-            last = error
-    named = f"ports {ports[0]} to {ports[-1]}" if config.first_port else "any port"
-    raise TransportError(
-        f"weightsync.tcp: cannot listen on {named} of {config.bind}: {last}. Each trainer rank of a machine needs one: "
-        "set weightsync.tcp.bind to an address of this machine, and first_port and num_ports to a range that is free."
-    ) from last

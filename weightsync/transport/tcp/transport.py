@@ -46,6 +46,8 @@ class TcpTransport:
                 self._server = PartServer(self._memory, self._secret, self._config)
             self._announced = branch, rank, url_of(self._config, self._server.port)
         self._log.put_endpoint(*self._announced)
+        bound = f"{self._config.bind} port {self._server.port}"
+        logger.info("weightsync: rank %d listens on %s and is read at %s", rank, bound, self._announced[2])
 
     def put_part(self, key: str, parts: Sequence[memoryview], *, deadline_s: float) -> None:
         Deadline(deadline_s, f"put of part {key}").check()
