@@ -16,13 +16,18 @@ from torch import Tensor
 
 from weightsync.address_map import AddressMap, Box, Loads
 from weightsync.digest import MASK, digest, total
-from weightsync.engine_words import decode, digest_at, digest_run, to_engine
+from weightsync.engine_words import decode, digest_at, digest_run, preview, put, to_engine
 from weightsync.errors import CorruptDelta
 from weightsync.layout import TensorSpec, Words, address_step
 from weightsync.model_dir import ModelDir
 from weightsync.planes import apply_planes
 from weightsync.ticket import Staged
 
+CHECKS_PER_ROUND = 64
+"""Spot checks after which about every word was read again. One costs the pause that share of a read of the weights; a
+tensor is read in one go."""
+
+_LEAST_CHECKED = 1 << 16  # words
 _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyond, it is worked out again
 
 
@@ -43,6 +48,7 @@ class Verified:
         gain: this rank's share of the digest's gain; of an anchor, of the new digest itself.
         replicas: 0 in the sum over ranks if all replicas of a word go through the same change.
         num_changed: words that are counted here.
+        gains: of each box that changes, counted or not; of an anchor, its new digest.
     """
 
     staged: Sequence[Staged]
@@ -50,6 +56,7 @@ class Verified:
     gain: int = 0
     replicas: int = 0
     num_changed: int = 0
+    gains: dict[Box, int] = field(default_factory=dict)
     changes: list[Change] | None = field(default_factory=list)
     mirrors: dict[str, Words] = field(default_factory=dict)
 
@@ -64,6 +71,8 @@ class EngineWeights:
         self._model, self._map, self._first = model, boxes, rank == 0
         self._specs = {spec.name: spec for spec in tensors}
         self._device = next(iter(model.named_parameters()))[1].device
+        self._held: dict[Box, int] = {}  # digest of each box as it was last measured, and what was added since
+        self._credit, self._next = 0, 0
         # An opaque tensor cannot be read back out of the engine, so its words are kept here.
         stored = ModelDir(model_dir) if boxes.opaque else None
         self._mirrors: dict[str, Words] = {
@@ -72,22 +81,26 @@ class EngineWeights:
 
     def measure(self) -> tuple[int, int]:
         """(this rank's share of the digest, the replicas' term), from every word."""
-        gains: dict[Box, int] = {}
-        for box in self._map.all():
-            spec = self._specs[box.tensor]
-            if box.contiguous:
-                run = box.words[box.dst : box.dst + box.num_words]
-                gains[box] = digest_run(run, spec.offset + box.src * address_step(spec.width))
-                continue
-            parts = []
-            for low in range(box.span[0], box.span[1], _KEPT_WORDS >> 4):
-                positions = torch.arange(low, min(low + (_KEPT_WORDS >> 4), box.span[1]), device=box.words.device)
-                indices, chosen = box.translate(positions)
-                parts.append(digest_at(self._addresses(spec, positions[chosen]), box.words[indices]))
-            gains[box] = total(parts)
+        self._held = {box: self._measured(box) for box in self._map.all()}
         mirrors = [digest(words, self._specs[name].offset) for name, words in self._mirrors.items()]
-        counted, replicas = self._share(gains)
+        counted, replicas = self._share(self._held)
         return total((counted, *(mirrors if self._first else ()))), replicas
+
+    def spot_check(self) -> str | None:
+        """Read a share of the words again, others on each call; the tensor in which one changed behind our back."""
+        boxes = list(self._held)
+        self._credit += max(_LEAST_CHECKED, sum(box.num_words for box in boxes) // CHECKS_PER_ROUND)
+        for _ in boxes:
+            box = boxes[self._next % len(boxes)]
+            if self._credit < box.num_words:
+                break
+            self._credit -= box.num_words
+            self._next += 1
+            if self._measured(box) != self._held[box]:
+                return box.tensor
+        else:
+            self._credit = 0
+        return None
 
     def verify(self, staged: Sequence[Staged], *, anchor: bool) -> Verified:
         """Work out every change without writing one.
@@ -96,7 +109,7 @@ class EngineWeights:
             CorruptDelta: a change does not fit the map.
         """
         found = Verified(staged, anchor)
-        gains: dict[Box, int] = {}
+        gains = found.gains
         kept = 0
         for change in self._changes(staged, anchor):
             gains[change.box] = total((gains.get(change.box, 0), change.gain))
@@ -112,13 +125,13 @@ class EngineWeights:
         return found
 
     def write(self, verified: Verified) -> None:
-        """Do what `verify` worked out, since when the weights must not have changed."""
+        """Do what `verify` worked out, since when the weights must not have changed. After an anchor, `measure`."""
         changes = verified.changes
         for change in self._changes(verified.staged, verified.anchor) if changes is None else changes:
             if isinstance(change.where, slice):
                 change.box.words[change.where].copy_(change.new)
             else:
-                change.box.words.index_copy_(0, change.where, change.new)
+                put(change.box.words, change.where, change.new)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         for name, words in verified.mirrors.items():
@@ -127,6 +140,8 @@ class EngineWeights:
             with torch.no_grad():
                 self._model.load_weights(iter([(name, tensor)]))
             self._mirrors[name] = words
+        for box, gain in verified.gains.items():
+            self._held[box] = total((self._held[box], gain))
 
     def _changes(self, staged: Sequence[Staged], anchor: bool) -> Iterator[Change]:
         for bucket, planes, dense in staged:
@@ -145,12 +160,22 @@ class EngineWeights:
                 elif boxes:
                     ends = torch.tensor([at, at + segment.words], device=positions.device)
                     low, high = torch.searchsorted(positions, ends).tolist()
-                    inside = positions[low:high] + (segment.start - at)
                     for box in boxes if high > low else ():
-                        yield self._sparse(box, spec, inside, differences[low:high])
+                        yield self._sparse(box, spec, positions[low:high], differences[low:high], segment.start - at)
                 at += segment.words
 
-    def _sparse(self, box: Box, spec: TensorSpec, positions: Tensor, differences: Tensor) -> Change:
+    def _sparse(self, box: Box, spec: TensorSpec, positions: Tensor, differences: Tensor, offset: int) -> Change:
+        """`offset` is added to bucket positions to make them positions of the tensor."""
+        if box.contiguous:
+            ends = torch.tensor(box.span, device=positions.device) - offset
+            low, high = torch.searchsorted(positions, ends).tolist()
+            step, shift = address_step(spec.width), offset + box.dst - box.src
+            self._check(box, positions[low:high][:: max(1, high - low - 1)] + shift)  # they rise: first and last
+            found = preview(
+                box.words, positions[low:high], differences[low:high], shift=shift, start=spec.offset + offset * step
+            )
+            return Change(box, *found)
+        positions = positions + offset
         indices, chosen = box.translate(positions)
         self._check(box, indices)
         old = box.words[indices]
@@ -198,6 +223,19 @@ class EngineWeights:
             gain = total((gain, digest(words, offset) - before))
             found.num_changed += int(np.count_nonzero(words != self._mirrors[name])) if self._first else 0
         return gain if self._first else 0
+
+    def _measured(self, box: Box) -> int:
+        """The digest of a box's words, counted or not."""
+        spec = self._specs[box.tensor]
+        if box.contiguous:
+            run = box.words[box.dst : box.dst + box.num_words]
+            return digest_run(run, spec.offset + box.src * address_step(spec.width))
+        parts = []
+        for low in range(box.span[0], box.span[1], _KEPT_WORDS >> 4):
+            positions = torch.arange(low, min(low + (_KEPT_WORDS >> 4), box.span[1]), device=box.words.device)
+            indices, chosen = box.translate(positions)
+            parts.append(digest_at(self._addresses(spec, positions[chosen]), box.words[indices]))
+        return total(parts)
 
     def _share(self, gains: dict[Box, int]) -> tuple[int, int]:
         counted = total(gain for box, gain in gains.items() if box.counts)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weightsync import diff
 from weightsync import digest as cpu_digest
 from weightsync.diff_numpy import ESCAPE, SKIP
 from weightsync.layout import WORD_DTYPE, Words, address_step
@@ -56,6 +57,43 @@ def decode_on_device(gaps: Tensor, values: Tensor, escaped: Tensor, num_changed:
     if escaped.numel():
         differences[codes == ESCAPE] = escaped
     return positions, differences
+
+
+def preview(
+    words: Tensor, positions: Tensor, differences: Tensor, *, shift: int, start: int
+) -> tuple[Tensor, Tensor, int]:
+    """What adding to a run of a storage would make of it; nothing is written.
+
+    Args:
+        words: [m] the storage.
+        positions: [n] int64, rising; words[positions + shift] change.
+        differences: [n] of the storage's type.
+        shift: from position to index.
+        start: address of position 0.
+    Returns:
+        Indices [n] int64, new words [n], and the digest's gain.
+    """
+    width = words.element_size()
+    if words.device.type == "cpu" and diff.HAVE_NUMBA:
+        indices, new = torch.empty_like(positions), torch.empty_like(differences)
+        gain = diff.preview(
+            *(_unsigned(words), positions.numpy(), _unsigned(differences)),
+            *(shift, start, address_step(width), indices.numpy(), _unsigned(new)),
+        )
+        return indices, new, int(gain) & cpu_digest.MASK
+    indices = positions + shift
+    old = words[indices]
+    new = old + differences
+    addresses = start + positions * address_step(width)
+    return indices, new, (digest_at(addresses, new) - digest_at(addresses, old)) & cpu_digest.MASK
+
+
+def put(words: Tensor, indices: Tensor, new: Tensor) -> None:
+    """words[indices] = new; no index comes twice."""
+    if words.device.type == "cpu" and diff.HAVE_NUMBA:
+        diff.put(_unsigned(words), indices.numpy(), _unsigned(new))
+    else:
+        words.index_copy_(0, indices, new)
 
 
 def digest_at(addresses: Tensor, words: Tensor) -> int:
