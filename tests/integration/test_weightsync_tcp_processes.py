@@ -1,4 +1,4 @@
-"""Versions cross from the memory of a trainer process to an engine beside another, and its death costs one anchor."""
+"""Publishers whose parts stay in their memory, and an engine: processes that die, ranks that each serve their own."""
 
 import subprocess
 import sys
@@ -8,12 +8,16 @@ import pytest
 import torch
 
 from tests.support.fused_model import FusedModel, bits, checkpoint, engine_of, same_bits, save_checkpoint
+from tests.support.rank_threads import RankThread, RankThreads
 from tests.support.tcp_parts import open_tcp, tcp_config
 from tests.support.tcp_trainer import weights_at
 from weightsync import sglang_loader
 from weightsync.errors import TransportLost
 from weightsync.log import open_log
+from weightsync.manifest import Manifest
+from weightsync.publisher import WeightPublisher
 from weightsync.receiver import Receiver
+from weightsync.shard import LocalShard, shards_of
 from weightsync.versions import pack
 
 
@@ -95,3 +99,39 @@ def test_versions_cross_between_processes_and_a_killed_trainer_costs_one_anchor(
     assert (engine.have, engine.holds(4)) == (pack(2, 4), True)
     trainer.kill()
     engine.transport.close()
+
+
+def test_every_rank_serves_what_it_made_and_one_sweeps_the_memory_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model_dir = save_checkpoint(checkpoint(), tmp_path / "model")
+    manifest = Manifest.from_model_dir(model_dir, "bfloat16")
+    config, group, step = tcp_config(bucket_words=1200, anchor_interval=2, keep_deltas=0), RankThreads(2), 0
+    transports = [open_tcp(tmp_path, config) for _ in group.ranks]
+
+    def begin(rank: RankThread) -> WeightPublisher:
+        def own() -> list[LocalShard]:
+            return shards_of(list(weights_at(step).items())[rank.rank :: rank.world], "bfloat16")
+
+        log = open_log(str(tmp_path), "run")
+        publisher = WeightPublisher(manifest, own, log, transports[rank.rank], config, rank)
+        publisher.publish_origin(model_dir)
+        publisher.claim(1)
+        return publisher
+
+    publishers = group.run(begin)
+    assert all(isinstance(publisher, WeightPublisher) for publisher in publishers), publishers
+    engine = Engine(tmp_path, model_dir, monkeypatch)
+    for step in (1, 2, 3):
+        reports = group.run(lambda rank, n=step: publishers[rank.rank].publish(pack(1, n)))
+        assert not any(isinstance(report, BaseException) for report in reports), reports
+        assert engine.follow() == "delta"
+    assert engine.holds(3)
+    held = [transport._memory.num_bytes for transport in transports]
+    assert all(held), "both keep parts"
+    assert publishers[0].prune() > 0
+    left = [transport._memory.num_bytes for transport in transports]
+    assert all(0 < after < before for after, before in zip(left, held, strict=True))
+    assert transports[0].uploads("w:") == transports[1].uploads("w:") == engine.transport.uploads("w:")
+    for transport in (*transports, engine.transport):
+        transport.close()
