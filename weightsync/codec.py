@@ -22,10 +22,10 @@ import numpy as np
 import zstandard
 
 from weightsync.diff_numpy import SKIP
-from weightsync.digest import MASK, total
+from weightsync.digest import MASK, digest_of_bucket, total
 from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Bucket, Words
-from weightsync.planes import Planes, Scratch, apply_planes, check_planes, encode_planes, need
+from weightsync.planes import Planes, Scratch, apply_planes, check_planes, count_changed, encode_planes, need
 from weightsync.versions import label
 
 HEADER = struct.Struct("<4sBBBBQQQIIQQQQQQQQQ")
@@ -100,6 +100,15 @@ class Encoder:
         counts = (planes.num_changed, planes.gaps.size, planes.escaped.size)
         frame = self._frame(SPARSE, new, flags, header, counts, body, planes.digest_delta, after)
         return Encoded(frame, False, planes.num_changed, planes.digest_delta, after)
+
+    def whole(
+        self, old: Words, new: Words, header: FrameHeader, table: AddressTable, digest_before: int
+    ) -> Encoded | None:
+        """The dense frame that turns `old` into `new`, whatever its size; None if no word changed."""
+        if (changed := count_changed(old, new)) == 0:
+            return None
+        after = digest_of_bucket(new, table)
+        return self._dense(new, header, changed, (after - digest_before) & MASK, after)
 
     def anchor(self, words: Words, header: FrameHeader, digest_after: int) -> Encoded:
         """A dense frame that needs no base; `header.base` equals `header.target`."""

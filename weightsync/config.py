@@ -81,6 +81,10 @@ class WeightsyncConfig(BaseModel):
     (any fsspec URL, for example s3://bucket/run), which needs that store's package: s3fs for s3://, gcsfs for gs://.
     Settings and keys of the store come from the environment, as its package reads them."""
 
+    mode: Literal["auto", "changes"] = "auto"
+    """Whether a version's parts hold changes or whole weights. changes: the fewest bytes. auto: what each rank has put
+    sooner by the rates that it measures, which on a fast link with most weights changed are whole ones."""
+
     anchor_interval: Annotated[int, Field(ge=1)] = 64
     """A whole set of weights is written beside every this many versions' changes, and earlier when the changes since
     the last one weigh more than it, or when a server asks. A server that starts late reads the newest and what

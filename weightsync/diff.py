@@ -15,7 +15,19 @@ import numpy as np
 from weightsync.diff_numpy import ESCAPE, SKIP
 from weightsync.vector import HAVE_NUMBA, differs64, inlined, jit, lowest_bit, num_bits, prefetch
 
-__all__ = ["HAVE_NUMBA", "SLACK", "apply", "decode", "digest_at", "digest_words", "encode", "pack", "preview", "put"]
+__all__ = [
+    "HAVE_NUMBA",
+    "SLACK",
+    "apply",
+    "count_changed",
+    "decode",
+    "digest_at",
+    "digest_words",
+    "encode",
+    "pack",
+    "preview",
+    "put",
+]
 
 BLOCK_WORDS = 2048
 """Words compared before their planes are written: a block, its positions and the next block fit the first cache."""
@@ -94,6 +106,19 @@ def _changed_positions(old: Any, new: Any, lo: Any, hi: Any, found: Any) -> Any:
         if new[i] != old[i]:
             found[count] = i
             count += 1
+    return count
+
+
+@jit
+def count_changed(old: Any, new: Any) -> Any:
+    """How many words differ."""
+    n = new.shape[0]
+    full = n & ~63
+    count = 0
+    for i in range(0, full, 64):
+        count += num_bits(differs64(new, i, old, i))
+    for i in range(full, n):
+        count += new[i] != old[i]
     return count
 
 

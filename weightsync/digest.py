@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from weightsync import diff, diff_numpy
-from weightsync.layout import Index, TensorSpec, Words, address_step
+from weightsync.layout import AddressTable, Index, TensorSpec, Words, address_step
 from weightsync.model_dir import ModelDir
 from weightsync.planes import frozen
 
@@ -40,6 +40,15 @@ def digest_at(addresses: Index, words: Words) -> int:
     if not diff.HAVE_NUMBA:
         return diff_numpy.digest_at(addresses, words)
     return int(diff.digest_at(frozen(addresses), frozen(words), address_step(words.dtype.itemsize))) & MASK
+
+
+def digest_of_bucket(words: Words, table: AddressTable) -> int:
+    """The digest of a bucket's words, whose addresses the table tells."""
+    step, at, parts = address_step(words.dtype.itemsize), 0, []
+    for end, base in zip(table.ends.tolist(), table.bases.tolist(), strict=True):
+        parts.append(digest(words[at:end], base + at * step))
+        at = end
+    return total(parts)
 
 
 def total(parts: Iterable[int]) -> int:

@@ -9,7 +9,17 @@ from weightsync.diff_numpy import ESCAPE, SKIP, Bytes, Planes
 from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Index, Words, address_step
 
-__all__ = ["Planes", "Scratch", "apply_planes", "check_planes", "decode_planes", "encode_planes", "frozen", "need"]
+__all__ = [
+    "Planes",
+    "Scratch",
+    "apply_planes",
+    "check_planes",
+    "count_changed",
+    "decode_planes",
+    "encode_planes",
+    "frozen",
+    "need",
+]
 
 _M64 = (1 << 64) - 1
 _NO_INDEX = np.empty(0, np.int64)
@@ -65,6 +75,13 @@ def encode_planes(old: Words, new: Words, table: AddressTable, scratch: Scratch)
     values = np.empty((changed + 1) >> 1, np.uint8)
     diff.pack(codes[:changed], values)
     return Planes(gaps[:num_gaps], values, escaped[:num_escaped], int(changed), int(gain) & _M64)
+
+
+def count_changed(old: Words, new: Words) -> int:
+    """How many words differ, [n] each."""
+    if not diff.HAVE_NUMBA:
+        return int(np.count_nonzero(old != new))
+    return int(diff.count_changed(frozen(old), frozen(new)))
 
 
 def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:

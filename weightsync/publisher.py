@@ -68,7 +68,7 @@ class WeightPublisher:
         self._zero = RankZero(log, transport, manifest)
         allowance = Allowance(config.merged_share, manifest.num_bytes)
         self._merger = Merger(self._ranks, self._zero, log, transport, reader, self._key, allowance)
-        self._uploader = Uploader(transport, self._ranks.rank, self._key)
+        self._uploader = Uploader(transport, self._ranks.rank, self._key, config.mode)
         self._anchors = AnchorWriter(self._ranks, self._zero, self._uploader, log, manifest.layout_number)
         self._lock = threading.RLock()
         self._branch: int | None = None
