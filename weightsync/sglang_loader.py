@@ -134,6 +134,8 @@ class Engine:
             self._measure(FAILED)
             return 0
         self._check_base(ticket)
+        if ticket.kind == "delta":
+            self._spot_check(weights)
         verified = self._together(
             lambda: weights.verify(
                 read_parts(directory, ticket, read_plan(directory, ticket.plan, self._tensors)),
@@ -173,6 +175,19 @@ class Engine:
         if self.digest != ticket.base_digest:
             expected, found = ticket.base_digest or 0, self.digest or 0
             raise Refused(BASE_DIGEST, f"{label(ticket.base)} has digest {expected:016x}, these weights {found:016x}")
+
+    def _spot_check(self, weights: EngineWeights) -> None:
+        """A word that changed behind the loader's back, and that no delta touches, shows here sooner or later."""
+
+        def look() -> None:
+            if (tensor := weights.spot_check()) is not None:
+                raise Refused(BASE_DIGEST, f"words of {tensor} changed since they were loaded")
+
+        try:
+            self._together(look, BASE_DIGEST)
+        except Refused:
+            self.version = None
+            raise
 
     def _map(self, ticket: Ticket) -> None:
         """Make the address map if there is none for this layout and these storages; then measure."""

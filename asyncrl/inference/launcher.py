@@ -91,7 +91,6 @@ def _local(spec: LaunchSpec) -> Command:
         "--dtype", spec.dtype,
         "--compute-dtype", spec.compute_dtype,
         "--seed", str(spec.seed),
-        "--weight-version", spec.model_version,
         "--deterministic",
     ]  # fmt: skip
     return Command(tuple(argv), {})
@@ -130,6 +129,7 @@ def _shared_flags(spec: LaunchSpec) -> tuple[str, ...]:
         "--port", str(spec.port),
         "--max-running-requests", str(spec.max_running_requests),
         "--context-length", str(spec.context_length),
+        "--weight-version", spec.model_version,
         "--custom-weight-loader", LOADER,
         *(("--api-key", spec.api_key) if spec.api_key else ()),
     )  # fmt: skip

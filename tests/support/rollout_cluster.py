@@ -90,10 +90,17 @@ class RolloutCluster:
 
     def kill_server(self, name: str) -> None:
         """SIGKILL to the server and its children; its host finds out."""
+        self._signal(name, signal.SIGKILL)
+
+    def stop_server(self, name: str) -> None:
+        """It does nothing any more, and its connections stay."""
+        self._signal(name, signal.SIGSTOP)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
         process = self.servers[name]._process
         assert process is not None
         assert process.pid is not None
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, number)
 
     def client(self, url: str) -> ServerClient:
         """A client that knows the model's vocabulary."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from tests.support.fused_model import FusedModel, bits, checkpoint, engine_of, same_bits, save_checkpoint, stepped
 from tests.support.rank_threads import RankThread, RankThreads
-from weightsync import sglang_loader
+from weightsync import engine_weights, sglang_loader
 from weightsync.buckets import BucketPlan
 from weightsync.codec import Encoder, FrameHeader, open_frame
 from weightsync.digest import digest_of_model_dir
@@ -177,7 +178,55 @@ def test_weights_that_are_not_the_bases_are_refused_before_a_word_is_written(sta
     refused(stage, model, L.BASE_DIGEST)
 
 
-def test_a_word_that_changed_behind_the_loaders_back_shows_in_the_result(stage: Stage) -> None:
+def damaged(stage: Stage) -> FusedModel:
+    """An engine at version 1.1 in which a word changed since, and a delta to 1.2 that leaves this word alone."""
+    old = stage.save(stepped(checkpoint(), 1), "old")
+    model = engine_of(stage.model_dir)
+    stage.put(old)
+    load(model)
+    model.norm.data[3] += 1
+    new = stepped(checkpoint(), 1)
+    new["model.embed_tokens.weight"][3] += 1
+    stage.put(stage.save(new, "new"), base=pack(1, 1), target=pack(1, 2), old=old)
+    return model
+
+
+def test_a_word_that_changed_behind_the_loaders_back_is_found_although_no_delta_touches_it(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = damaged(stage)
+    before = bits(model)
+    assert load(model)[:3] == [L.BASE_DIGEST, (1 << 32) - 1, (1 << 32) - 1], "an anchor is needed"
+    assert "words of model.norm.weight changed" in caplog.text
+    assert same_bits(before, bits(model))
+    stage.put(stage.root / "new", base=None, target=pack(1, 2))
+    assert load(model)[:3] == [L.APPLIED, 1, 2]
+    assert same_bits(bits(model), bits(engine_of(stage.root / "new")))
+
+
+def test_every_word_is_read_again_within_some_activations_and_not_in_each(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_weights, "_LEAST_CHECKED", 1)
+    monkeypatch.setattr(engine_weights, "CHECKS_PER_ROUND", 8)
+    model, old = damaged(stage), stage.root / "new"
+    codes = [load(model)[0]]
+    for number in range(3, 20):
+        if codes[-1] == L.BASE_DIGEST:
+            break
+        new = load_file(old / "model.safetensors")
+        new["model.embed_tokens.weight"][number] += 1
+        where = stage.save(new, f"v{number}")
+        stage.put(where, base=pack(1, number - 1), target=pack(1, number), old=old)
+        codes.append(load(model)[0])
+        old = where
+    assert codes[0] == L.APPLIED, "the last tensor is not read first"
+    assert codes[-1] == L.BASE_DIGEST
+    assert len(codes) <= 8
+
+
+def test_a_changed_word_that_a_delta_touches_shows_in_the_result(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_weights, "_LEAST_CHECKED", 1)
     old = stage.save(stepped(checkpoint(), 1), "old")
     model = engine_of(stage.model_dir)
     stage.put(old)
