@@ -6,8 +6,8 @@
 local status, number = fence(tonumber(ARGV[2]), ARGV[3]), tonumber(ARGV[4])
 if status == "ok" and number < run.trained then status = "fenced" end
 if status == "ok" then
-  move_to(number)
   redis.call("HSET", K.run, "limit", ARGV[5], "per_version", ARGV[6], "window", ARGV[7])
-  hint("room")
+  -- A repeat may bring another limit, so it wakes those who wait, too.
+  if number > run.trained then move_to(number) else hint("room") end
 end
 return { status, run.branch, run.trained, "" }

@@ -34,7 +34,7 @@ local want = count - #have
 local chosen = {}
 if want > 0 then
   chosen = redis.call("ZRANGE", order == "oldest" and K.ready or K.open, 0, want - 1)
-  for _, o in ipairs(chosen) do
+  for _, o in ipairs(order == "oldest" and {} or chosen) do -- the next ordinals may not be ready
     if not redis.call("ZSCORE", K.ready, o) then chosen = {} break end
   end
 end

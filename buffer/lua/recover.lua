@@ -6,7 +6,7 @@
 -- forgotten kind -> waiting; counters from the ledger. The same nonce again: the same branch.
 -- Returns {status, branch, trained, evaluation that was open, payload keys for the caller to unlink ...}.
 local nonce, number, now = ARGV[2], tonumber(ARGV[4]), now_ms()
-if redis.call("HGET", K.run, "nonce") == nonce then return { "ok", run.branch, run.trained, "" } end
+if run.nonce == nonce then return { "ok", run.branch, run.trained, "" } end
 
 -- The tree: forks[branch] = {parent, number at which it left it}. Branch 0 is the root.
 local forks, branch = {}, math.max(run.branch, ledger.branch, tonumber(ARGV[8]), 0)

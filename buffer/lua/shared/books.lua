@@ -1,4 +1,4 @@
--- What every script begins with. K holds the keys that its header names; `run` the numbers of the run record.
+-- What every script begins with. K holds the keys that its header names; `run` the numbers of the run record, and its nonce.
 -- An ordinal is `o`, its padded name: the member of every set. A card is a table by the names in FIELDS.
 -- That each key holds what is kept there is checked by types.lua, once for each connection: nobody else writes here.
 
@@ -11,8 +11,9 @@ local CLOSED = { "consumed", "filtered", "discarded" }
 
 local run = {}
 do
-  local values = redis.call("HMGET", K.run, unpack(NUMBERS))
-  for i, name in ipairs(NUMBERS) do run[name] = tonumber(values[i] or 0) end
+  local values = redis.call("HMGET", K.run, "nonce", unpack(NUMBERS))
+  run.nonce = values[1]
+  for i, name in ipairs(NUMBERS) do run[name] = tonumber(values[i + 1] or 0) end
 end
 
 local function now_ms()
@@ -124,7 +125,7 @@ end
 -- "" is a caller that did not open its branch itself.
 local function fence(branch, nonce)
   if branch == run.branch then
-    return (nonce == "" or nonce == redis.call("HGET", K.run, "nonce")) and "ok" or "fenced"
+    return (nonce == "" or nonce == run.nonce) and "ok" or "fenced"
   end
   return branch < run.branch and "fenced" or "behind"
 end
