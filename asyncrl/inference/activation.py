@@ -95,12 +95,15 @@ async def activate(client: ServerClient, staged: Staged, *, held: Held | None, p
     try:
         async with _paused_for(pausing, client, f"version {label(staged.target)}"):
             await client.pause(mode)
+            await client.begin_update()
             dirty = True  # whatever ends the next call, also a cancellation, may have changed weights
             status = await _load(client, pausing.num_ranks, flush_cache=mode == "retract")
             dirty = held is None or (status.version, status.digest) != (held.version, held.digest)
             _check(status, staged, dirty=dirty)
             await client.set_version(label(staged.target))
             dirty = False
+    except RequestRefused as error:
+        raise ActivationFailed(f"{client.url} refused the update: {error}", dirty=dirty) from error
     finally:
         if not dirty:
             await client.resume()
@@ -115,9 +118,13 @@ async def inspect(client: ServerClient, *, pausing: Pausing) -> LoaderStatus:
         ServerUnavailable: the server died, or the deadline passed.
     """
     async with _paused_for(pausing, client, "an inspection of its weights"):
-        # No weight changes, so requests in flight may keep their cache whatever the setting says.
-        await client.pause("in_place")
-        status = await _load(client, pausing.num_ranks, flush_cache=False)
+        try:
+            # No weight changes, so requests in flight may keep their cache whatever the setting says.
+            await client.pause("in_place")
+            await client.begin_update()
+            status = await _load(client, pausing.num_ranks, flush_cache=False)
+        except RequestRefused as error:
+            raise ActivationFailed(f"{client.url} refused an inspection: {error}", dirty=True) from error
         if status.code != 0:
             raise ActivationFailed(
                 f"{client.url}: the weight loader answered code {status.code} to an inspection", dirty=True
@@ -138,11 +145,9 @@ async def _paused_for(pausing: Pausing, client: ServerClient, what: str) -> Asyn
 
 
 async def _load(client: ServerClient, num_ranks: int, *, flush_cache: bool) -> LoaderStatus:
-    await client.begin_update()
+    """Within an update session, which ends here."""
     try:
         await client.load_staged(LOADER, UPDATE_BODY, num_ranks=num_ranks, flush_cache=flush_cache)
-    except RequestRefused as error:
-        raise ActivationFailed(f"{client.url} refused the update: {error}", dirty=True) from error
     finally:
         await client.end_update()
     return await client.weight_status()

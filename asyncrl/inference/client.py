@@ -156,8 +156,11 @@ class ServerClient:
         """Open a weight update session; one that a dead client left open is closed first."""
         try:
             await self._success("/begin_weight_update", {"selector": "all"})
-        except RequestRefused:
-            await self.end_update()
+        except RequestRefused as refusal:
+            try:
+                await self.end_update()
+            except RequestRefused:  # no session was open, so that was not the reason
+                raise refusal from None
             await self._success("/begin_weight_update", {"selector": "all"})
 
     async def end_update(self) -> None:

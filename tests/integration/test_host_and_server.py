@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.fleet import Fleet, Generated, Session
-from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.protocol import Sampling, vocab_size
 from asyncrl.inference.sharing import SharedGpus
 from buffer.versions import pack
 from tests.support.event_loop import in_event_loop
@@ -93,3 +94,43 @@ async def test_two_servers_answer_alike_and_when_one_is_killed_the_other_takes_o
             with suppress(ServerUnavailable):  # its last word may outlive it by a moment
                 again = await fleet.generate(PROMPT, SAMPLING, session=session, may_start_on=lambda held: True)
         assert (again.server, again.logprobs) == ("server-1", answers[1].logprobs)
+
+
+class KilledWhileItLoads(ServerClient):
+    """Kills its server once, with the update request sent and not answered."""
+
+    cluster: RolloutCluster | None
+
+    async def load_staged(self, loader: str, body: str, *, num_ranks: int, flush_cache: bool) -> None:
+        cluster, type(self).cluster = type(self).cluster, None
+        if cluster is not None:
+            cluster.stop_server("server-0")
+        loading = asyncio.create_task(super().load_staged(loader, body, num_ranks=num_ranks, flush_cache=flush_cache))
+        if cluster is not None:
+            await asyncio.wait([loading], timeout=0.05)
+            cluster.kill_server("server-0")
+        await loading
+
+
+@in_event_loop
+async def test_a_server_that_is_killed_in_the_middle_of_an_update_comes_back_at_head(
+    cluster: RolloutCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B053: nothing is asked of its next life before that holds the fleet's version."""
+    trainer = cluster.trainer()
+    KilledWhileItLoads.cluster = None
+    monkeypatch.setattr(
+        cluster, "client", lambda url: KilledWhileItLoads(url, vocab_size=vocab_size(cluster.model_dir))
+    )
+    host = cluster.host()
+    async with cluster.running(host) as fleet:
+        first = await cluster.serving(await asyncio.to_thread(trainer.step))
+        KilledWhileItLoads.cluster = cluster
+        version = await asyncio.to_thread(trainer.step)
+        answer = asyncio.create_task(ask(fleet, version))
+        second = await cluster.serving(version)
+        assert second != first
+        assert {(span.version, span.digest) for span in (await answer).spans} == {
+            (version, cluster.log.digest_of(version))
+        }
+        assert host.facts.counts["restarts"] == 1
