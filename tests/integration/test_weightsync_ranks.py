@@ -1,4 +1,4 @@
-"""Two engine ranks as processes over gloo: they agree on one digest, and their tables and sums are exact."""
+"""Ranks as processes over gloo: an engine's agree on one digest; a trainer's publish however they share a model."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.support.fused_model import checkpoint, save_checkpoint, stepped
+from tests.support.two_ranks import run_ranks
 from weightsync.config import WeightsyncConfig
 from weightsync.log import open_log
 from weightsync.manifest import Manifest
@@ -57,3 +58,11 @@ def test_ranks_in_processes_apply_one_ticket_together(tmp_path: Path) -> None:
         assert found["worst"] == WORLD - 1
         assert found["sums"] == [(1 << 64) - 2, 1]
         assert found["tables"] == [[0], [10, 11]]
+
+
+def test_four_trainer_ranks_publish_the_whole_model_however_they_share_it(tmp_path: Path) -> None:
+    """FSDP with uneven and empty shards, with replicas, inside tensor parallel; rows and columns; every dtype."""
+    # Without numba's cache each of four processes compiles the kernels first, on as few cores as there are.
+    answers = run_ranks("tests.support.layout_rank", 4, str(tmp_path), timeout_s=400.0)
+    arrangements = ["fsdp", "hybrid", "fsdp in tensor parallel", "tensor parallel", "replicated", "every dtype"]
+    assert answers == [dict.fromkeys(arrangements, True)] * 4

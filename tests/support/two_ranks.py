@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 
-def run_ranks(module: str, world: int, *arguments: str) -> list[dict]:
+def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 120.0) -> list[dict]:
     """Run `python -m module ARGUMENTS` as `world` ranks; the JSON object that each one's last line is."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -26,7 +26,7 @@ def run_ranks(module: str, world: int, *arguments: str) -> list[dict]:
         for rank in range(world)
     ]
     try:
-        finished = [process.communicate(timeout=120) for process in processes]
+        finished = [process.communicate(timeout=timeout_s) for process in processes]
     finally:
         for process in processes:
             process.kill()
