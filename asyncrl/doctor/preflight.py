@@ -8,6 +8,7 @@ from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.ledger import check_redis, redis_url, without_password
 from asyncrl.doctor.machine import check_devices, check_disk, check_ports
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
+from asyncrl.doctor.weights import check_weights
 
 
 def check(config: Config) -> list[Finding]:
@@ -16,6 +17,7 @@ def check(config: Config) -> list[Finding]:
         ("packages", check_packages),
         ("versions", check_versions),
         ("Redis", check_redis),
+        ("weights directory", check_weights),
         ("disk", check_disk),
         ("ports", check_ports),
         ("model", check_model),

@@ -13,6 +13,7 @@ from asyncrl.doctor import Finding, check, exit_code, ledger, preflight, render
 from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.machine import check_devices, check_disk, check_ports
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
+from asyncrl.doctor.weights import check_weights
 from asyncrl.load_config import load
 from tests.support.chat_models import make_model_dir
 from tests.support.weights import manifest_of, random_model, save_model
@@ -209,3 +210,21 @@ def test_findings_are_shown_with_their_fix_and_a_verdict() -> None:
     assert exit_code(findings) == 3
     assert exit_code(findings[:2]) == 0
     assert "Everything a run needs is there." in render(findings[:2])
+
+
+def test_parts_of_weights_are_put_read_and_removed_where_they_are_files(tmp_path: Path) -> None:
+    assert list(check_weights(config_of())) == [], "through Redis, which has a check of its own"
+    config = config_of(f"weightsync.directory={tmp_path / 'parts'}")
+    (found,) = check_weights(config)
+    assert found == Finding("weights directory", True, "a part can be put, read and removed")
+    assert [path for path in (tmp_path / "parts").rglob("*") if path.is_file()] == []
+
+
+def test_a_store_whose_package_is_missing_or_a_folder_that_is_a_file_is_found(tmp_path: Path) -> None:
+    (found,) = check_weights(config_of("weightsync.directory=lakefs://bucket/run"))
+    assert not found.ok
+    assert "pip install lakefs_spec" in found.detail
+    (tmp_path / "file").write_text("")
+    (found,) = check_weights(config_of(f"weightsync.directory={tmp_path / 'file'}"))
+    assert not found.ok
+    assert "weightsync.directory" in found.fix

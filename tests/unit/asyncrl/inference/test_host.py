@@ -277,6 +277,7 @@ async def test_a_version_that_is_held_already_is_no_failure(setting: Setting) ->
 
 @in_event_loop
 async def test_a_server_that_never_takes_weights_gets_another_life(setting: Setting) -> None:
+    """B056: a refusal is tried again three times in a life, and lives have a growing pause between them."""
     broken = setting.server()
     setting.server()
     setting.log.publish(0)
@@ -288,6 +289,7 @@ async def test_a_server_that_never_takes_weights_gets_another_life(setting: Sett
         assert managed.life == 1
         assert host.facts.counts["activation_failures"] == 3
         assert host.facts.counts["restarts"] == 1
+    assert broken.paths.count("/update_weights_from_tensor") == 1 + 3, "an inspection, then the tries"
 
 
 @in_event_loop

@@ -91,6 +91,7 @@ def test_ids_and_logprobs_that_disagree_are_refused(ids: list[int], pairs: list[
 
 @pytest.mark.parametrize("logprob", [None, float("-inf"), float("nan")])
 def test_a_logprob_that_is_no_number_never_becomes_zero(logprob: float | None) -> None:
+    """B059: whatever the server computed while its weights changed, the answer is refused under a name of its own."""
     with pytest.raises(MalformedAnswer) as caught:
         parse_answer(answer([5, 6], STOP, [[-0.1, 5, None], [logprob, 6, None]]))
     assert caught.value.reason == "logprob_not_finite"
