@@ -5,49 +5,34 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.integration.test_weightsync_failures import World, apply, on_ranks
+from tests.integration.test_weightsync_failures import World, on_ranks
+from tests.support.plain_engine import PlainEngine
 from tests.support.rank_threads import RankThreads
-from tests.support.weights import Model, assert_same
 from weightsync import chain, merging
+from weightsync.log.directory import DirectoryLog
 from weightsync.log.records import VersionRecord
 from weightsync.publisher import WeightPublisher
-from weightsync.receiver import Receiver
 from weightsync.report import PublishReport
 from weightsync.transport.base import Deadline, run_prefix
+from weightsync.transport.directory import DirectoryTransport
 from weightsync.versions import pack
 
 
-class Behind:
-    """A server that stays at a version until it is told to follow, as an engine does on plain words."""
+class Behind(PlainEngine):
+    """A server of the world, which stays at a version until it is told to follow."""
 
     def __init__(self, world: World, name: str = "s") -> None:
-        self.world, self.name = world, name
-        self.receiver: Receiver = world.receiver(name)
-        self.have = 0
-        self.model: Model = {}
+        log, transport = DirectoryLog(world.root / "log", "run"), DirectoryTransport(world.root / "parts", "run")
+        super().__init__(log, transport, world.config, world.root / f"stage-{name}", world.model_dir, name)
         self.follow()
 
-    def follow(self) -> int:
-        """Come to head; bytes that the path took."""
-        num_bytes = 0
-        while (ticket := self.receiver.stage(self.have)) is not None:
-            way = chain.path(self.world.log.records(), self.have)
-            assert way is not None
-            num_bytes += way.num_bytes
-            apply(self.world, self.world.root / f"stage-{self.name}", ticket, self.model)
-            self.have = ticket.target
-            self.receiver.acknowledge(ticket.target, ticket.digest)
-        if self.have == 0:
-            self.receiver.acknowledge(0, self.receiver.origin_digest())
-        return num_bytes
-
     def holds(self, weights: dict[str, torch.Tensor]) -> None:
-        assert_same(self.model, {name: t.view(-1).view(torch.uint16).numpy() for name, t in weights.items()})
+        self.assert_holds({name: t.view(-1).view(torch.uint16).numpy() for name, t in weights.items()})
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path, bucket_words=1 << 20, merged_share=1.0)
+    return World(tmp_path, bucket_words=1 << 20, mode="changes", merged_share=1.0)
 
 
 def publish(world: World, trainer: WeightPublisher, numbers: range) -> list[PublishReport]:
@@ -86,7 +71,7 @@ def test_a_server_that_is_behind_downloads_one_merged_delta_and_holds_the_same_b
 
 def test_nothing_is_merged_while_every_server_follows_or_where_it_is_switched_off(tmp_path: Path) -> None:
     for share, follows in ((0.0, False), (1.0, True)):
-        world = World(tmp_path / str(share), bucket_words=1 << 20, merged_share=share)
+        world = World(tmp_path / str(share), bucket_words=1 << 20, mode="changes", merged_share=share)
         trainer, server = world.trainer(), Behind(world)
         for number in range(1, 9):
             publish(world, trainer, range(number, number + 1))
@@ -96,7 +81,7 @@ def test_nothing_is_merged_while_every_server_follows_or_where_it_is_switched_of
 
 
 def test_what_is_put_for_servers_behind_stays_a_share_of_what_versions_take(tmp_path: Path) -> None:
-    world = World(tmp_path, bucket_words=1 << 20, merged_share=0.1, keep_deltas=0)
+    world = World(tmp_path, bucket_words=1 << 20, mode="changes", merged_share=0.1, keep_deltas=0)
     trainer = world.trainer()
     servers = [Behind(world, f"s{i}") for i in range(4)]
     reports = []
@@ -111,7 +96,7 @@ def test_what_is_put_for_servers_behind_stays_a_share_of_what_versions_take(tmp_
 
 
 def test_ranks_merge_their_own_shards(tmp_path: Path) -> None:
-    world = World(tmp_path, merged_share=1.0)
+    world = World(tmp_path, mode="changes", merged_share=1.0)
     group = RankThreads(3)
     trainers = on_ranks(world, group, 1)
     server = Behind(world)
