@@ -19,7 +19,7 @@ from weightsync.transport.tcp.frames import (
     fields_of,
     length_of,
 )
-from weightsync.transport.tcp.sockets import prepare
+from weightsync.transport.tcp.sockets import prepare, wait_at_most
 
 _CONNECT_S = 10.0
 _ATTEMPTS = 3  # a connection that was kept may have ended meanwhile, and so may all that were kept with it
@@ -134,6 +134,7 @@ class _Connection:
         except TimeoutError as error:
             raise self._silent("take a connection", _CONNECT_S) from error
         try:
+            self._socket.settimeout(None)
             prepare(self._socket)
             self._greet(secret)
         except BaseException:
@@ -188,19 +189,20 @@ class _Connection:
         return bytes(content)
 
     def _send(self, data: bytes) -> None:
-        self._socket.settimeout(self._seconds(self._stall_s))
+        wait_at_most(self._socket, self._seconds(self._stall_s))
         try:
             self._socket.sendall(data)
-        except TimeoutError as error:
+        except BlockingIOError as error:
             raise self._silent("take a request", self._stall_s) from error
 
     def _receive_into(self, view: memoryview) -> None:
         at = 0
         while at < len(view):
-            self._socket.settimeout(self._seconds(self._stall_s))
+            wait_at_most(self._socket, self._seconds(self._stall_s))
             try:
-                count = self._socket.recv_into(view[at:])
-            except TimeoutError as error:
+                # One call for all of it, or for what came within that time: the kernel waits, not Python's lock.
+                count = self._socket.recv_into(view[at:], 0, socket.MSG_WAITALL)
+            except BlockingIOError as error:
                 raise self._silent("send anything", self._stall_s) from error
             if not count:
                 raise EOFError(f"{self._url} closed the connection")

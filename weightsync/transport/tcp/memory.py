@@ -4,6 +4,7 @@ import logging
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 from weightsync.errors import CorruptDelta, TransportFull
@@ -33,7 +34,7 @@ class PartMemory:
             TransportFull: this upload alone does not fit.
             LogLost: which uploads may leave is not known.
         """
-        upload, name = split_key(key)
+        upload, name = _place_of(key)
         part = _Part(pieces)
         needed: Collection[str] | None = None
         while True:
@@ -49,21 +50,21 @@ class PartMemory:
 
     def size(self, key: str) -> int | None:
         """Bytes of a part, None if it is not here."""
-        upload, name = split_key(key)
+        upload, name = _place_of(key)
         with self._lock:
             part = self._uploads.get(upload, {}).get(name)
             return None if part is None else part.num_bytes
 
     def view(self, key: str, at: int, most: int) -> memoryview | None:
         """At most `most` bytes of a part from `at` on, in place; None if the part is not here (any more)."""
-        upload, name = split_key(key)
+        upload, name = _place_of(key)
         with self._lock:
             part = self._uploads.get(upload, {}).get(name)
         return None if part is None else part.view(at, most)
 
     def copy_into(self, key: str, target: memoryview) -> bool:
         """Fill `target` with a part; False if it is not here. Raises CorruptDelta: it has another size."""
-        upload, name = split_key(key)
+        upload, name = _place_of(key)
         with self._lock:
             part = self._uploads.get(upload, {}).get(name)
         if part is None:
@@ -140,6 +141,10 @@ class _Part:
             return memoryview(b"")
         start = at - (self._ends[i - 1] if i else 0)
         return self.pieces[i][start : start + most]
+
+
+# A part is looked up again for each piece of it that is sent.
+_place_of = lru_cache(maxsize=1024)(split_key)
 
 
 def _kept(piece: memoryview) -> memoryview:

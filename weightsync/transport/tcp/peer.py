@@ -88,9 +88,10 @@ class Peer:
             self._words = self._words[count:]
         elif self._range is not None:
             self._range.at += count
-        if self._range is not None and self._range.at == self._range.end:
-            self._range = None
-        self._advance()
+            if self._range.at == self._range.end:
+                self._range = None
+        if not self.owes:
+            self._advance()
 
     def _advance(self) -> None:
         while not self.owes and not self.ends and (content := self._next_frame()) is not None:

@@ -21,7 +21,7 @@ from weightsync.transport.tcp.sockets import hold_back, listening, prepare
 
 logger = logging.getLogger(__name__)
 
-TURN_BYTES = 256 << 10
+TURN_BYTES = 1 << 20
 """Bytes that one reader gets before the next one has its turn."""
 
 _GREETING_S = 10.0  # for a stranger to prove who he is
@@ -164,8 +164,7 @@ class PartServer:
 
     def _send(self, reader: "_Reader") -> None:
         left = TURN_BYTES
-        while left > 0 and reader.peer.owes:
-            view = reader.peer.next_bytes(left)
+        while left > 0 and len(view := reader.peer.next_bytes(left)):
             count = reader.connection.send(view)
             reader.since = monotonic()
             reader.peer.sent(count)

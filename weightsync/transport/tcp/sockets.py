@@ -1,9 +1,12 @@
 """The two kinds of sockets of this transport: one that listens for readers, and one end of a connection."""
 
 import socket
+import struct
 
 from weightsync.config import TcpConfig
 from weightsync.errors import TransportError
+
+_TIMEVAL = struct.Struct("ll")
 
 # A router forgets a connection that is silent between two versions, and tells neither end: each asks once a minute, and
 # gives the other up after two.
@@ -44,6 +47,17 @@ def prepare(connection: socket.socket) -> None:
     for name, value in _KEEP_ALIVE.items():
         if hasattr(socket, name):  # as far as the system lets each connection have its own
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def wait_at_most(connection: socket.socket, seconds: float) -> None:
+    """Bound what each call on a blocking socket may wait; one that is over raises BlockingIOError.
+
+    In the kernel, because a socket with Python's own timeout is woken for every few segments.
+    """
+    whole = int(seconds)
+    interval = _TIMEVAL.pack(whole, max(1, int((seconds - whole) * 1e6)))
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, interval)
 
 
 def hold_back(connection: socket.socket, unsent_bytes: int) -> None:
