@@ -1,8 +1,8 @@
 """What went wrong in other systems of this kind is under test here: every case of these areas is named by a test.
 
 A test names a case by its id, in its docstring, beside a parameter or in a comment of its body; `grep -rn B017 tests`
-finds it. Areas: buffer B001 to B020, staleness B021 to B041, resume B159 to B169, redis B188 to B196, metrics B197 to
-B203, security B215 to B221.
+finds it. Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, resume B159 to B169, redis B188
+to B196, metrics B197 to B203, security B215 to B221.
 """
 
 import ast
@@ -57,6 +57,36 @@ CASES = {
     "B039": "finished work still holds a reservation",
     "B040": "lock held while waiting for capacity",
     "B041": "pause drains everything before resuming",
+    "B042": "failed apply swallowed",
+    "B043": "version bumped after failed apply",
+    "B044": "partial multi-chunk publish",
+    "B045": "fleet left mixed",
+    "B046": "value diff misses signed zero",
+    "B047": "additive delta is not exact",
+    "B048": "NaN used as 'not sent' marker",
+    "B049": "base mismatch accepted",
+    "B050": "pruned delta chain replayed",
+    "B051": "duplicate delivery applied twice",
+    "B052": "tied head left stale",
+    "B053": "new or restarted server serves base weights",
+    "B054": "KV cache kept across update",
+    "B055": "flush fails while requests pending",
+    "B056": "retry loop without sleep",
+    "B057": "server resumed after failed update",
+    "B058": "pause without a paired resume",
+    "B059": "mid-forward update corrupts logprobs",
+    "B060": "full_tensor on plain tensors",
+    "B061": "uneven shard offsets",
+    "B062": "rank with an empty shard",
+    "B063": "flat index overflows int32",
+    "B064": "no change still costs a publish",
+    "B065": "diff taken before the cast",
+    "B066": "names differ trainer vs server",
+    "B067": "cleanup deletes a version being loaded",
+    "B068": "checksum never verified",
+    "B069": "stub on rank 0 only",
+    "B070": "change detector looks at half the bits",
+    "B071": "snapshot seeded from other bytes",
     "B159": "epoch boundary trains nothing",
     "B160": "stale drop pins the cursor",
     "B161": "generated but untrained rollouts skipped",

@@ -149,6 +149,7 @@ def test_an_engine_that_is_behind_takes_all_deltas_in_one_activation(world: Worl
 
 
 def test_a_version_that_changes_nothing_has_no_parts_and_is_followed(world: World) -> None:
+    """B064: the version advances, nothing is put, the server takes it."""
     trainer, host = world.trainer(), world.engine()
     report = trainer.publish(pack(1, 0))
     assert (report.num_changed, report.num_bytes) == (0, 0)

@@ -173,7 +173,7 @@ def test_a_publish_that_cannot_put_its_parts_leaves_everything_as_it_was(world: 
 
 
 def test_the_first_version_sends_what_the_trainers_memory_holds_and_its_directory_does_not(world: World) -> None:
-    """A format round trip changed one bit before any step: the servers have the directory's word."""
+    """B071: a format round trip changed one bit before any step: the servers have the directory's word."""
     world.weights["model.norm.weight"].view(torch.int16)[3] += 1
     report = world.trainer().publish(pack(1, 0))
     assert (report.base, report.num_changed) == (0, 1)
@@ -474,6 +474,7 @@ def test_ranks_publish_their_own_shards_and_servers_get_the_whole(world: World) 
 
 
 def test_if_one_rank_cannot_put_its_parts_all_ranks_fail_alike(world: World) -> None:
+    """B069: no rank is left in a collective that another one gave up."""
     group = RankThreads(2)
     trainers = on_ranks(world, group, 1)
     world.step(1)

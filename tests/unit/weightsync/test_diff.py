@@ -108,7 +108,7 @@ def test_any_words_to_any_words_is_exact(width: int, data: st.DataObject, old: l
 
 
 def test_signed_zeros_nan_payloads_infinities_and_denormals_survive_bit_for_bit(kernels: str) -> None:
-    """bf16 1, 0, nan, 2, -0 -> 1, -0, nan, 2.015625, 0: by value the changes would be 2 and 3."""
+    """B046: bf16 1, 0, nan, 2, -0 -> 1, -0, nan, 2.015625, 0: by value the changes would be 2 and 3."""
     old = np.array([0x3F80, 0x0000, 0x7FC0, 0x4000, 0x8000], WORD_DTYPE[2])
     new = np.array([0x3F80, 0x8000, 0x7FC0, 0x4001, 0x0000], WORD_DTYPE[2])
     table = table_of(5)
@@ -130,6 +130,7 @@ def test_signed_zeros_nan_payloads_infinities_and_denormals_survive_bit_for_bit(
     ],
 )
 def test_differences_are_of_bits_and_not_of_values(kernels: str, old: list[int], new: list[int]) -> None:
+    """B047, B048, B070: nothing is added as a float, no value stands for "not sent", every byte is compared."""
     target, end = (np.array(words, WORD_DTYPE[2]) for words in (old, new))
     planes = encode_planes(target, end, table_of(len(old)), SCRATCH)
     apply_planes(target, planes, None)

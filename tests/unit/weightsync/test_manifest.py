@@ -181,6 +181,7 @@ def test_shards_that_do_not_make_up_the_model_are_refused_by_name(segments: list
 
 
 def test_addresses_beyond_two_to_the_31_stay_exact() -> None:
+    """B063: the last word of [152064, 16384] is number 2491416575."""
     manifest = Manifest.of([("embed", "bfloat16", (152064, 16384)), ("last", "float32", (2,))])
     plan = BucketPlan.whole(manifest, 1 << 22)
     last = plan.buckets[-1]

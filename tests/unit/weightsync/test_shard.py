@@ -24,6 +24,7 @@ def segments_of(shards: list[LocalShard]) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_masters_are_cast_before_anything_is_compared() -> None:
+    """B065: fp32 1.0 and 1.001 are one word in bfloat16."""
     one, other = ([("w", torch.tensor([value], dtype=torch.float32))] for value in (1.0, 1.001))
     words = [
         ShardWords(shards_of(w, "bfloat16")).of(Bucket(0, 0, 2, (Segment("w", 0, 1),))).tolist() for w in (one, other)
@@ -100,12 +101,13 @@ def piece(whole: torch.Tensor, placement: Shard | Replicate, rank: tuple[int, in
 
 @pytest.mark.parametrize(
     ("rank", "size", "expected"),
-    [((0, 9), 7, [(0, 2)]), ((1, 3), 7, [(6, 6)]), ((2, 5), 7, [(8, 4)]), ((3, 4), 5, []), ((6, 7), 7, [(12, 2)])],
+    [((0, 9), 7, [(0, 2)]), ((2, 3), 7, [(12, 2)]), ((2, 5), 7, [(8, 4)]), ((3, 4), 5, []), ((6, 7), 7, [(12, 2)])],
     indirect=["rank"],
 )
 def test_uneven_and_empty_shards_name_the_words_they_hold(
     rank: tuple[int, int], size: int, expected: list[tuple[int, int]]
 ) -> None:
+    """B060, B061, B062: beside a plain tensor; 7 rows over 3 ranks are 3, 3, 1; 5 over 4 leave the last without any."""
     whole = torch.arange(size * 2, dtype=torch.float32).reshape(size, 2)
     sharded, plain = piece(whole, Shard(0), rank), torch.ones(3)
     shards = shards_of([("w", sharded), ("norm", plain)], "bfloat16")
