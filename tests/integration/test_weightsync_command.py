@@ -1,4 +1,4 @@
-"""`python -m weightsync inspect` and `verify` on a real log."""
+"""`python -m weightsync inspect` and `verify` on a real log and on model directories, and `bench`."""
 
 import json
 from pathlib import Path
@@ -92,3 +92,36 @@ def test_verify_reads_the_memory_of_a_rank_that_runs(tmp_path: Path, capsys: pyt
 def test_an_empty_log_has_nothing_to_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(tmp_path), "run", "--directory", str(tmp_path / "parts")]) == 0
     assert "head: None" in capsys.readouterr().out
+
+
+def test_a_model_directory_has_a_layout_and_a_digest_that_can_be_verified(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(home / "model")
+    assert main(["inspect", model, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    log = open_log(str(home), "run")
+    assert found["digest"] == f"{log.digest_of(0) or 0:016x}", "version 0.0 is this directory"
+    assert found["layout"] == log.records()[0].layout
+    assert found["dtypes"] == {"bfloat16": 1, "int32": 1, "uint8": 1}
+    assert main(["verify", model, "--digest", found["digest"]]) == 0
+    assert main(["verify", model, "--digest", "0" * 16, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["ok"] is False
+    assert main(["inspect", str(home / "nothing")]) == 1
+    assert "safetensors not found" in capsys.readouterr().err
+
+
+def test_bench_measures_this_machine_and_a_transport_and_leaves_no_part(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["bench", "--words", "5000", "--changed", "0.03", "--json"]
+    assert main(command) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert main([*command, "--directory", str(tmp_path)]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() - alone.keys() == {f"{a}_{b}_gb_s" for a in ("frame", "dense") for b in ("put", "get")}
+    assert found["changed"] == 150
+    assert all(found[f"{step}_gb_s"] > 0 for step in ("memcpy", "encode", "check", "apply", "digest", "dense_get"))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    with pytest.raises(SystemExit, match="2"):
+        main(["bench", "--changed", "0"])
