@@ -34,6 +34,7 @@ def test_a_manifest_survives_its_encoding_and_its_id_names_the_layout() -> None:
 
 
 def test_a_mismatch_names_the_first_tensor_that_differs_and_what_each_side_has() -> None:
+    """B066: also where all names differ by a prefix only."""
     theirs = manifest_of({**SHAPES, "model.layers.0.proj.weight": ("bfloat16", (8, 24))})
     with pytest.raises(
         LayoutMismatch, match=r"proj.weight: this host has bfloat16 \[24, 8\], the trainer has bfloat16 \[8, 24\]"
@@ -44,6 +45,9 @@ def test_a_mismatch_names_the_first_tensor_that_differs_and_what_each_side_has()
         LayoutMismatch, match=r"model.codes: this host has uint8 \[11\], the trainer has no such tensor"
     ):
         manifest_of().check(shorter, "this host", "the trainer")
+    prefixed = manifest_of({f"language_model.{name}": shape for name, shape in SHAPES.items()})
+    with pytest.raises(LayoutMismatch, match=r"tensor language_model\.model\.codes: this host has no such tensor"):
+        manifest_of().check(prefixed, "this host", "the trainer")
 
 
 def test_bytes_that_are_no_manifest_are_refused() -> None:
