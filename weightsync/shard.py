@@ -1,9 +1,11 @@
 """The trainer's parameters as shards: local tensors, their wire dtypes, and the words of the model that they are."""
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -11,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from weightsync.errors import ShardError
 from weightsync.held_runs import Run, flat_runs, held, is_sharded_or_replicated
 from weightsync.layout import ITEMSIZE, WORD_DTYPE, Bucket, Segment, Words
+from weightsync.manifest import Manifest
+from weightsync.model_dir import ModelDir
 
 _NO_CAST_TO = ("float8_e4m3fn", "float8_e5m2", "float64")
 """A scale belongs to the first two; words of the last are half elements."""
@@ -60,6 +64,29 @@ def shards_of(named_parameters: Iterable[tuple[str, Tensor]], wire: str | Mappin
         dtype = getattr(torch, element)
         shards.append(LocalShard(name, local.contiguous(), segments, None if dtype == local.dtype else dtype))
     return shards
+
+
+def untrained_shards(directory: Path, manifest: Manifest, held: Collection[str]) -> list[LocalShard]:
+    """What the checkpoint has and the trainer does not (heads that it never builds, frozen towers), where it lies.
+
+    Such tensors never change: they cost a publish nothing, and head's digest covers them like all others. Every rank
+    may list them.
+
+    Args:
+        directory: the model directory; its files are mapped, not read.
+        held: names of what the trainer holds.
+    Raises:
+        ModelDirError: the directory cannot be read.
+    """
+    stored, rest = ModelDir(directory), []
+    for spec in manifest.tensors:
+        if spec.name not in held and spec.num_words:
+            found = stored.tensors[spec.name]
+            # Copy on write: torch takes no memory that it may not write to.
+            words = np.memmap(found.file, np.uint8, "c", found.begin, (found.num_bytes,))
+            tensor = torch.from_numpy(words).view(getattr(torch, spec.dtype)).reshape(spec.shape)
+            rest.append(LocalShard(spec.name, tensor, (Segment(spec.name, 0, spec.num_words),)))
+    return rest
 
 
 class ShardWords:

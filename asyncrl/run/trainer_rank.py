@@ -2,9 +2,11 @@
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -27,6 +29,9 @@ from asyncrl.trainer.policy import Policy
 from buffer import label
 from weightsync import Manifest, VersionLog
 from weightsync.publisher import WeightPublisher
+from weightsync.shard import LocalShard, untrained_shards
+
+logger = logging.getLogger(__name__)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -69,7 +74,8 @@ async def _train(
     )
     log, transport = open_weights(config, url)
     channel = ranks.channel(patience_of_publishing(config))
-    publisher = WeightPublisher(manifest, policy.shards, log, transport, config.weightsync, channel)
+    shards = all_shards(policy, config, manifest)
+    publisher = WeightPublisher(manifest, shards, log, transport, config.weightsync, channel)
     settings = config.model_dump(mode="json", exclude={"buffer": {"url"}, "weightsync": {"key"}})
     sinks = open_sinks(config.metrics, run_dir, config.run.name, settings) if ranks.rank == 0 else []
     with open_buffer(config, url) as buffer:
@@ -100,6 +106,14 @@ async def _train(
 def patience_of_publishing(config: Config) -> float:
     """Seconds that a rank may wait for the others while they publish or read the log: every call of theirs ends."""
     return START_TIMEOUT_S + config.weightsync.stage_deadline_s + 2 * config.weightsync.publish_deadline_s
+
+
+def all_shards(policy: Policy, config: Config, manifest: Manifest) -> Callable[[], list[LocalShard]]:
+    """What this rank holds now, and what is in the model directory and not in the policy, which never changes."""
+    untrained = untrained_shards(config.model.path, manifest, {shard.name for shard in policy.shards()})
+    if untrained:
+        logger.warning("not trained, and served as they are in %s: %s", config.model.path, [s.name for s in untrained])
+    return lambda: [*policy.shards(), *untrained]
 
 
 async def _gpus(config: Config, log: VersionLog, rank: int) -> Gpus:

@@ -20,6 +20,9 @@ from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.policy_state import WEIGHTS
 from asyncrl.trainer.rank_files import RankFiles
+from weightsync.errors import ModelDirError
+from weightsync.manifest import Manifest
+from weightsync.shard import untrained_shards
 
 MARK = "asyncrl.json"
 """File that says an export is ours, so that a later one may take its place."""
@@ -67,7 +70,7 @@ def export_policy(policy: Policy, config: Config, output: Path, version: str, ra
 def write_model(
     output: Path, tensors: NamedTensors, model_dir: Path, wire_dtype: str, origin: Mapping[str, str]
 ) -> None:
-    """Write weights in the wire dtype beside the tokenizer and settings of `model_dir`; the directory appears at once.
+    """Write weights in the dtypes of `model_dir`, beside its tokenizer and settings; the directory appears at once.
 
     Args:
         tensors: name and value of each tensor; each is let go before the next is asked for.
@@ -84,7 +87,7 @@ def write_model(
     try:
         temporary.mkdir(parents=True)
         _copy_settings(model_dir, temporary, wire_dtype)
-        _write_weights(temporary, tensors, getattr(torch, wire_dtype))
+        _write_weights(temporary, *_as_it_began(tensors, model_dir), getattr(torch, wire_dtype))
         (temporary / MARK).write_text(json.dumps(origin) + "\n", encoding="utf-8")
         sync_directory(temporary)
         if output.exists():
@@ -94,7 +97,7 @@ def write_model(
         else:
             temporary.rename(output)
         sync_directory(output.parent)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ModelDirError) as error:
         raise ExportError(
             f"The weights could not be exported to {output}: {error}. Free some space, or export elsewhere; the "
             "checkpoints hold the same weights."
@@ -112,8 +115,24 @@ def _copy_settings(model_dir: Path, target: Path, wire_dtype: str) -> None:
     (target / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _write_weights(directory: Path, tensors: NamedTensors, dtype: torch.dtype) -> None:
-    """Files of at most MAX_FILE_BYTES, named and indexed as transformers does it."""
+def _as_it_began(tensors: NamedTensors, model_dir: Path) -> tuple[NamedTensors, dict[str, torch.dtype]]:
+    """The tensors with those of `model_dir` that were not trained, and the dtype that each has there."""
+    manifest = Manifest.from_model_dir(model_dir)
+
+    def every() -> NamedTensors:
+        names = set()
+        for name, tensor in tensors:
+            names.add(name)
+            yield name, tensor
+        yield from ((shard.name, shard.tensor) for shard in untrained_shards(model_dir, manifest, names))
+
+    return every(), {name: getattr(torch, dtype) for name, dtype in manifest.dtypes.items()}
+
+
+def _write_weights(
+    directory: Path, tensors: NamedTensors, dtypes: Mapping[str, torch.dtype], dtype: torch.dtype
+) -> None:
+    """Files of at most MAX_FILE_BYTES, named and indexed as transformers does it; `dtype` for names without one."""
     parts: list[list[str]] = []
     open_part: dict[str, Tensor] = {}
     size = total = 0
@@ -124,7 +143,7 @@ def _write_weights(directory: Path, tensors: NamedTensors, dtype: torch.dtype) -
         open_part.clear()
 
     for name, tensor in tensors:
-        stored = tensor.detach().to("cpu", dtype).contiguous()
+        stored = tensor.detach().to("cpu", dtypes.get(name, dtype)).contiguous()
         if open_part and size + stored.nbytes > MAX_FILE_BYTES:
             close_part()
             size = 0

@@ -1,10 +1,12 @@
 """The training loop with every real part of one rank: trains, publishes, saves, resumes, and loses nothing."""
 
 import json
+import shutil
 import threading
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from asyncrl.errors import CheckpointError, FencedOut, WaitTimeout
@@ -79,6 +81,26 @@ def test_limit_zero_in_order_gives_the_same_numbers_in_every_mode(model_dir, tmp
             run.go()
         lines.append(run.sink.reproducible())
     assert lines[0] == lines[1]
+
+
+def test_a_model_that_mixes_dtypes_and_has_more_than_is_trained_is_published_as_it_is_stored(model_dir, tmp_path):
+    """A norm in float32 beside bfloat16, and a head that the trainer never builds: neither is rounded, nor left out."""
+    mixed = shutil.copytree(model_dir, tmp_path / "mixed")
+    weights = load_file(mixed / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"].float() + 1e-5  # no bfloat16
+    weights["mtp.bias"] = torch.linspace(-1, 1, 7)
+    save_file(weights, mixed / "model.safetensors", {"format": "pt"})
+    config = make_config(tmp_path / "run", mixed, trainer={"steps": 2})
+    run = start_trainer(config, make_buffer(config))
+    with rollout_for(run).running():
+        run.go()
+    manifest, exported = Manifest.from_model_dir(mixed, "bfloat16"), tmp_path / "run" / "export"
+    head = run.parts.log.head()
+    assert head.num_changed > 0
+    assert digest_of_model_dir(exported, manifest) == head.digest
+    trained = load_file(exported / "model.safetensors")
+    assert torch.equal(trained["model.norm.weight"], run.parts.policy.named_parameters()["model.norm.weight"].detach())
+    assert torch.equal(trained["mtp.bias"], weights["mtp.bias"])
 
 
 @pytest.mark.parametrize("steps_per_version", [1, 3])

@@ -18,6 +18,7 @@ from asyncrl.config import (
     ScheduleConfig,
     TrainerConfig,
 )
+from asyncrl.run.trainer_rank import all_shards
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import DedicatedGpus
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
@@ -120,7 +121,7 @@ def start_trainer(
     log = open_log(url or str(directory / "log"), "toy")
     publisher = WeightPublisher(
         manifest,
-        policy.shards,
+        all_shards(policy, config, manifest),
         log,
         open_transport(config.weightsync, "", "toy"),
         config.weightsync,

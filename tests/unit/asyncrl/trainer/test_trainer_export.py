@@ -1,9 +1,11 @@
 """Exports: directories that transformers loads with exactly the weights that servers hold."""
 
 import json
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from asyncrl.config import CheckpointConfig, Config, ModelConfig
@@ -61,6 +63,21 @@ def test_an_untouched_model_exports_to_its_own_digest(model_dir, config, tmp_pat
     manifest = Manifest.from_model_dir(model_dir, "bfloat16")
     assert Manifest.from_model_dir(tmp_path / "export", "bfloat16") == manifest
     assert digest_of_model_dir(tmp_path / "export", manifest) == digest_of_model_dir(model_dir, manifest)
+
+
+def test_a_model_that_mixes_dtypes_and_has_more_than_is_trained_exports_as_it_began(model_dir, tmp_path):
+    """A norm in float32 beside bfloat16, and a head that the trainer never builds."""
+    mixed = shutil.copytree(model_dir, tmp_path / "mixed")
+    weights = load_file(mixed / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"].float() + 1e-5  # no bfloat16
+    weights["mtp.bias"] = torch.linspace(-1, 1, 7)
+    save_file(weights, mixed / "model.safetensors", {"format": "pt"})
+    policy = make_policy(mixed)
+    directory = export_policy(policy, Config(model=ModelConfig(path=mixed)), tmp_path / "export", "1.0", OneRank())
+    manifest = Manifest.from_model_dir(mixed, "bfloat16")
+    assert Manifest.from_model_dir(directory, "bfloat16") == manifest
+    assert digest_of_model_dir(directory, manifest) == digest_of_model_dir(mixed, manifest)
+    assert manifest.dtypes["model.norm.weight"] == manifest.dtypes["mtp.bias"] == "float32"
 
 
 def test_large_models_are_cut_into_files_with_an_index(policy, config, tmp_path, monkeypatch):
