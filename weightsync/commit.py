@@ -28,15 +28,17 @@ class RankZero:
 
     def __init__(self, log: VersionLog, transport: Transport, manifest: Manifest) -> None:
         self._log, self._transport, self._manifest = log, transport, manifest
+        self._flipping, self._nonces = ORIGIN, set[str]()
 
     def look(self, version: int) -> tuple[int | None, int, str]:
         """(head's version, its digest, a nonce for the upload) before a publish.
 
         Raises:
-            Fenced: a newer branch owns the log; the parts need not even be put.
+            Fenced: a newer branch, or a later claimant of this one, owns the log; the parts need not even be put.
             PublishFailed: head is past `version`.
         """
         head, branch = self._log.head(), unpack(version)[0]
+        self._log.confirm(branch)
         owner = max(self._log.owner(), 0 if head is None else head.branch)
         if owner > branch:
             raise Fenced(
@@ -107,6 +109,8 @@ class RankZero:
             Fenced: a newer branch owns the log.
             PublishFailed: head is another version's, or nobody can tell.
         """
+        self._nonces = {record.nonce} | (self._nonces if record.version == self._flipping else set())
+        self._flipping = record.version
         for attempt in ("first", "again"):
             try:
                 self._log.flip(record.base, record)
@@ -155,6 +159,11 @@ class RankZero:
         if record is None:
             raise PublishFailed(f"the log lost its head {label(version)} meanwhile; publish it again.")
         return record.to_bytes(), None if record.anchor is None else pack_anchor(record.anchor)
+
+    def made(self, version: int) -> bool:
+        """Is the version that the log has under this name the one that this process flipped last?"""
+        record = self._log.record(version)
+        return record is not None and record.nonce in self._nonces
 
     def prefix(self, upload: Upload) -> str:
         """What the keys of an upload's parts start with."""

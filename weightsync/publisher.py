@@ -28,7 +28,7 @@ from weightsync.commit import RankZero, put_everywhere
 from weightsync.config import WeightsyncConfig
 from weightsync.digest import digest_of_model_dir, total
 from weightsync.errors import Fenced, PublishFailed, WeightsyncError
-from weightsync.layout import Segment
+from weightsync.layout import Bucket, Segment, Words
 from weightsync.log.base import VersionLog
 from weightsync.log.records import Upload, VersionRecord
 from weightsync.manifest import Manifest
@@ -223,11 +223,12 @@ class WeightPublisher:
         clock.begin("align")
         head, head_digest, nonce = from_rank_zero(self._ranks, lambda: self._zero.look(version))
         self._held.align(head, deadline)
+        words_of = ShardWords(self._shards()).of if staged is None else staged.of
         if head == version:
+            self._check_repeat(version, words_of)
             held = VersionRecord.from_bytes(*from_rank_zero(self._ranks, lambda: self._zero.held(version)))
             return PublishReport.of(held, clock.end(), repeated=True)
         clock.begin("upload")
-        words_of = ShardWords(self._shards()).of if staged is None else staged.of
         base = self._held.snapshot
         if base is None:
             fresh = Snapshot.capture(plan, self._ranks.rank, version, words_of)
@@ -252,6 +253,18 @@ class WeightPublisher:
         clock.begin("merge")
         merged = self._merger.after(record, self._held.snapshot, deadline)
         return PublishReport.of(record, clock.end(), anchored=anchored, anchor_error=error, num_merged_bytes=merged)
+
+    def _check_repeat(self, version: int, words_of: Callable[[Bucket], Words]) -> None:
+        """Head has this name already. Raises PublishFailed if another process gave it to other bits."""
+        if from_rank_zero(self._ranks, lambda: self._zero.made(version)):
+            return
+        snapshot = self._held.snapshot
+        if not all(from_all(self._ranks, lambda: snapshot is not None and snapshot.equals(words_of))):
+            raise PublishFailed(
+                f"version {label(version)} is head already: another start of this branch published other weights under "
+                "that name, and it must not stand for both. The trainer goes on to its next number, or claims a new "
+                "branch."
+            )
 
     @property
     def _layout(self) -> int:

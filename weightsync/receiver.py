@@ -157,12 +157,16 @@ class Receiver:
         """Say that the engine holds `version`, after comparing its digest with the record's.
 
         Raises:
-            DigestMismatch: they differ. The server is then `failed` in the log, and its need is recorded.
+            DigestMismatch: they differ, or the log lost the version. The server is then `failed` in the log, and its
+                need is recorded.
             StaleIncarnation: a newer start of the server is registered.
         """
         expected = self._log.digest_of(version)
         if expected != digest:
             reason = f"digest {digest:016x} at {label(version)}, published {expected or 0:016x}"
+            if expected is None:
+                # Also where the name was published since with other bits: then there is a digest, and it differs.
+                reason = f"version {label(version)}, which the log does not have: it lost its tail"
             self._log.put_state(self._server, self._incarnation, "failed")
             self._log.need(self._server, reason)
             raise DigestMismatch(

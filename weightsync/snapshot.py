@@ -57,6 +57,10 @@ class Snapshot:
             self.digests[bucket.id] = _digest_of(self.words[bucket.id], bucket, self.plan)
         return self.digest()
 
+    def equals(self, words_of: Callable[[Bucket], Words]) -> bool:
+        """Are these the rank's words, bit for bit?"""
+        return all(np.array_equal(self.words[bucket.id], words_of(bucket)) for bucket in self.buckets)
+
     def advance(self, frames: Iterable[tuple[Bucket, bytes]], header: FrameHeader, key: bytes | None) -> None:
         """Apply the rank's own frames of a version that head names now.
 

@@ -35,13 +35,18 @@ class LogHome:
         return kept
 
     def rewind(self, saved: Any) -> None:
-        """Lose what came after `save`."""
+        """Lose what came after `save`; servers and needs stay."""
         if self.server is not None:
             restore(self.server, self.run, saved)
             return
         folder = self.root / safe_name(self.run) / "log"
-        shutil.rmtree(folder)
-        shutil.copytree(saved, folder)
+        for name in ("records", "anchors", "merged", "digests"):
+            shutil.rmtree(folder / name)
+            shutil.copytree(saved / name, folder / name)
+        for name in ("head", "owner"):
+            (folder / name).unlink(missing_ok=True)
+            if (saved / name).exists():
+                shutil.copy(saved / name, folder / name)
 
     def close(self) -> None:
         for log in self._opened:
