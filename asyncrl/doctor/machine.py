@@ -5,11 +5,15 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from asyncrl.config import Config
 from asyncrl.doctor.finding import Finding
 from asyncrl.errors import PreflightError
 from asyncrl.placement import place
+from weightsync.errors import TransportError
+from weightsync.transport.tcp.address import url_of
+from weightsync.transport.tcp.sockets import listening
 
 BYTES_PER_WEIGHT = 12  # a checkpoint's float32 weight and the two moments of AdamW
 MIN_FREE_BYTES = 256 << 20
@@ -49,6 +53,23 @@ def check_ports(config: Config) -> Iterator[Finding]:
                 yield Finding(f"port {port}", False, f"{settings.host}:{port} cannot be listened on: {error}", fix)
             else:
                 yield Finding(f"port {port}", True, f"{settings.host}:{port} is free")
+
+
+def check_parts_server(config: Config) -> Iterator[Finding]:
+    """The ports on which the trainer's ranks serve weights, if they do, and where others would reach them."""
+    settings = config.weightsync
+    if settings.moves_by != "tcp":
+        return
+    with ExitStack() as opened:
+        try:
+            ranks = [opened.enter_context(listening(settings.tcp)) for _ in range(config.trainer.parallel.fsdp)]
+        except TransportError as error:
+            fix = "On a machine for servers only, this need not hold."
+            yield Finding("weights over tcp", False, str(error), fix)
+            return
+        urls = [url_of(settings.tcp, listener.getsockname()[1]) for listener in ranks]
+        read_at = ", ".join(urls) if settings.tcp.first_port else f"any free port, like {urls[0]}"
+        yield Finding("weights over tcp", True, f"{len(ranks)} ranks would be read at {read_at}")
 
 
 def check_devices(config: Config) -> Iterator[Finding]:

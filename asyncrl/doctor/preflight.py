@@ -6,7 +6,7 @@ from asyncrl.config import Config
 from asyncrl.doctor.finding import Finding
 from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.ledger import check_redis, redis_url, without_password
-from asyncrl.doctor.machine import check_devices, check_disk, check_ports
+from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
 from asyncrl.doctor.weights import check_weights
 
@@ -20,6 +20,7 @@ def check(config: Config) -> list[Finding]:
         ("weights directory", check_weights),
         ("disk", check_disk),
         ("ports", check_ports),
+        ("weights over tcp", check_parts_server),
         ("model", check_model),
         ("data", check_data),
         ("devices", check_devices),

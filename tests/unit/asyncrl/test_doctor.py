@@ -11,7 +11,7 @@ import pytest
 from asyncrl.config import Config
 from asyncrl.doctor import Finding, check, exit_code, ledger, preflight, render
 from asyncrl.doctor.inputs import check_data, check_model
-from asyncrl.doctor.machine import check_devices, check_disk, check_ports
+from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
 from asyncrl.doctor.weights import check_weights
 from asyncrl.load_config import load
@@ -86,6 +86,21 @@ def test_ports_that_the_system_chooses_need_no_check() -> None:
 def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     (found,) = check_ports(config_of("inference.base_port=30000", "inference.host=203.0.113.7"))
     assert not found.ok
+
+
+def test_ports_of_weights_over_tcp_are_found_to_be_free_or_taken_for_every_rank() -> None:
+    assert list(check_parts_server(config_of())) == []
+    tcp = ("weightsync.transport=tcp", "trainer.parallel.fsdp=2")
+    (found,) = check_parts_server(config_of(*tcp))
+    assert found.ok
+    assert "2 ranks would be read at any free port, like tcp://127.0.0.1:" in found.detail
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (found,) = check_parts_server(
+            config_of(*tcp, f"weightsync.tcp.first_port={port}", "weightsync.tcp.num_ports=1")
+        )
+    assert not found.ok
+    assert f"cannot listen on ports {port} to {port} of 127.0.0.1" in found.detail
 
 
 def test_too_little_room_on_disk_is_found_before_the_run(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
