@@ -113,6 +113,8 @@ def test_weights_go_from_the_trainer_to_hosts_and_workers_see_them(guarded: Guar
     target = bytearray(5)
     parts["host"].get_part_into(key, memoryview(target), deadline_s=10)
     assert (bytes(target), host.document("layout:l"), host.wish()) == (b"words", b"layout", "serve")
+    trainer.put_endpoint(1, 0, "tcp://trainer:1")
+    assert host.endpoints() == {0: "tcp://trainer:1"}
     host.register("s0", "i0", "http://s0", 30)
     host.need("s0", "no path")
     assert [need.server for need in trainer.needs()] == ["s0"]

@@ -82,6 +82,7 @@ def test_only_the_trainer_writes_weights_and_moves_head(guarded: GuardedRedis, r
         ("SET", head, "00000000000000000001"),
         ("HSET", ledger_key(RUN, "w:records"), "00000000000000000001", "x"),
         ("HDEL", ledger_key(RUN, "w:nonces"), "00000000000000000000"),
+        ("HSET", ledger_key(RUN, "w:endpoints"), "0", "9 tcp://mine:1"),
         ("EVAL", log_scripts.FLIP, "7", *flip, "1", "00000000000000000001", "", "record", "nonce", "digest", ""),
         ("EVAL", log_scripts.CLAIM, "2", ledger_key(RUN, "w:owner"), ledger_key(RUN, "w:hints"), "9"),
     ):
