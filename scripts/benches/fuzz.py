@@ -1,6 +1,6 @@
 """Damaged bytes against every decoder that reads what others wrote: how many inputs, what came out, what is wrong.
 
-    scripts/bench fuzz [--inputs N] [--targets payload,partials,ledger,card,...] [--seed S] [--most-s SECONDS]
+    scripts/bench fuzz [--inputs N] [--targets payload,partials,ledger,card,frame16,...] [--seed S] [--most-s SECONDS]
 
 Each target gets N inputs: valid ones whose header was taken apart, changed and put together again, or whose bytes were
 bent. A decoder may answer, or raise its own errors; what it answers must come out equal when it is encoded and decoded

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgpack
-import numpy as np
 
 from buffer import CorruptPayload, Group, Ledger, Row, UnknownSchema
 from buffer.books import Card
@@ -16,13 +15,12 @@ from buffer.partials import partials_of
 from buffer.redis_replies import card_of
 from buffer.wire import decode, deflate, encode
 from tests.support import fuzz_seeds as seeds
+from tests.support.fuzz_frames import FRAME_TARGETS
 from tests.support.fuzz_http import HTTP_TARGETS
 from tests.support.fuzz_mutate import Tree, bend, bend_bytes, pack
 from tests.support.fuzz_target import Target, damage_json
-from tests.support.weights import changed, manifest_of, random_words
-from weightsync.codec import HEAD_BYTES, HEADER, Encoder, FrameHeader, open_frame, seal
-from weightsync.errors import CorruptDelta, LayoutMismatch
-from weightsync.layout import AddressTable, Bucket, Segment
+from tests.support.weights import manifest_of
+from weightsync.errors import LayoutMismatch
 from weightsync.manifest import Manifest
 
 MAX_BYTES = 1 << 20
@@ -93,32 +91,6 @@ def _same_ledger_again(ledger: Ledger) -> None:
     assert all(type(number) is int and number >= 0 for number in numbers), "a number of a ledger is below 0"
 
 
-_WORDS, _FRAME = 600, FrameHeader(layout=7, base=3, target=4, bucket=11)
-_BUCKET = Bucket(_FRAME.bucket, 0, 2, (Segment("a", 0, _WORDS),))
-_TABLE = AddressTable(np.array([_WORDS], np.int64), np.zeros(1, np.int64))
-
-
-def _valid_frame(draw: random.Random) -> bytes:
-    numbers = np.random.default_rng(draw.getrandbits(32))
-    old = random_words(numbers, _WORDS, 2)
-    new = changed(old, numbers, draw.choice((0.01, 0.1, 1.0)), small=draw.random() < 0.5)
-    encoded = Encoder().delta(old, new, _FRAME, _TABLE, 0)
-    return Encoder().anchor(new, _FRAME, 0).frame if encoded is None else encoded.frame
-
-
-def _damage_frame(blob: bytes, draw: random.Random, others: Sequence[bytes]) -> bytes:
-    bad = bytearray(bend_bytes(blob, draw, others))
-    if len(bad) >= HEAD_BYTES:  # what damages a frame on purpose seals it again
-        bad[HEADER.size : HEAD_BYTES] = seal(bytes(bad[: HEADER.size]), [bytes(bad[HEAD_BYTES:])], None)
-    return bytes(bad)
-
-
-def _decode_frame(blob: bytes) -> object:
-    frame = open_frame(blob, bucket=_BUCKET, header=_FRAME)
-    frame.apply(np.zeros(_WORDS, np.uint16), _TABLE)
-    return frame
-
-
 def _sound_card(card: Card) -> None:
     texts = (card.state, card.token, card.worker, card.key, card.reason, card.error, card.index.xxh3)
     assert all(type(text) is str for text in texts)
@@ -158,12 +130,12 @@ TARGETS: dict[str, Target] = {
         _same_ledger_again,
     ),
     "card": Target((BufferError,), seeds.a_card, _damage_msgpack, card_of, _sound_card),
-    "frame": Target((CorruptDelta,), _valid_frame, _damage_frame, _decode_frame, lambda frame: None),
+    **FRAME_TARGETS,
     "manifest": Target(
         (LayoutMismatch,), lambda draw: manifest_of().to_bytes(), _damage_msgpack, Manifest.from_bytes,
         _same_manifest_again, longest_message=1 << 20,
     ),
     **HTTP_TARGETS,
 }  # fmt: skip
-"""By name: bytes of a group, parked episodes, the ledger of a checkpoint, a card of the ledger, a weight frame, a
-manifest of a layout; and the JSON that servers and clients send each other."""
+"""By name: bytes of a group, parked episodes, the ledger of a checkpoint, a card of the ledger, weight frames,
+a manifest of a layout; and the JSON that servers and clients send each other."""

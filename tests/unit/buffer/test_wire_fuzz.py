@@ -20,7 +20,15 @@ from tests.support.fuzz_targets import TARGETS
 from tests.support.groups import group, row
 
 MAX = 1 << 26
-INPUTS = {"payload": 900, "partials": 400, "ledger": 600, "frame": 300, "manifest": 300}
+INPUTS = {
+    "payload": 900,
+    "partials": 400,
+    "ledger": 600,
+    "frame8": 300,
+    "frame16": 600,
+    "frame32": 300,
+    "manifest": 300,
+}
 """Of the others 500 each: all of them are some seconds."""
 
 
