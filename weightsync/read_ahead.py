@@ -11,7 +11,6 @@ from weightsync.transport.base import Deadline
 
 T = TypeVar("T")
 
-_THREADS = 2
 _GRACE_S = 1.0  # a transport says best itself why it is late; this is for one that says nothing
 
 
@@ -28,19 +27,20 @@ class ReadAhead(Generic[T]):
     """Results of fetches, one after the other. For one thread; close it."""
 
     def __init__(
-        self, fetches: Iterable[Fetch[T]], size: Callable[[T], int], *, budget: int, deadline: Deadline
+        self, fetches: Iterable[Fetch[T]], size: Callable[[T], int], *, threads: int, budget: int, deadline: Deadline
     ) -> None:
         """
         Args:
             fetches: in the order in which they are wanted.
             size: bytes that a result holds.
+            threads: calls at once.
             budget: bytes that what is on its way, waits or is in use may hold together; a fetch larger than all of it
                 goes alone.
             deadline: of all of them.
         """
         self._fetches: Iterator[Fetch[T]] = iter(fetches)
         self._size, self._budget, self._deadline = size, budget, deadline
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="weightsync-read")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="weightsync-read")
         self._ahead: deque[tuple[Fetch[T], Future[T]]] = deque()
         self._next = next(self._fetches, None)
         self._used = 0

@@ -24,8 +24,8 @@ from weightsync.read_ahead import Fetch, ReadAhead
 from weightsync.transport.base import Deadline, Transport, part_key, upload_prefix
 from weightsync.versions import ORIGIN, label
 
-AHEAD_BYTES = 64 << 20
-"""Bytes that parts on their way, checked ones and the one in use may take: four of the default size, or many small."""
+AHEAD_BYTES = 128 << 20
+"""Bytes that parts on their way, checked ones and the one in use may take: eight of the default size, or many small."""
 
 
 class UnreadableUpload(ChainBroken):
@@ -88,7 +88,8 @@ class Reader:
             for bucket, parts in wanted
             for upload, part in parts
         )
-        with closing(ReadAhead(fetches, _held_bytes, budget=AHEAD_BYTES, deadline=deadline)) as ahead:
+        threads = self._transport.parallel_gets
+        with closing(ReadAhead(fetches, _held_bytes, threads=threads, budget=AHEAD_BYTES, deadline=deadline)) as ahead:
             for bucket, parts in wanted:
                 frames = (ahead.take() for _ in parts)
                 yield bucket, frames

@@ -35,6 +35,7 @@ class RankAndReader:
     """A transport whose parts cross a socket: puts by ranks that serve, everything else by a process that asks."""
 
     parts_outlive_writer = False
+    parallel_gets = 2
 
     def __init__(self, home: Path, config: WeightsyncConfig | None = None, ranks: int = 4) -> None:
         self.writer, self.reader = open_tcp(home, config), open_tcp(home, config)

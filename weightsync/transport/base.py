@@ -24,6 +24,9 @@ class Transport(Protocol):
     parts_outlive_writer: bool
     """Can parts be got when the process that put them has ended?"""
 
+    parallel_gets: int
+    """How many gets of one reader at once bring parts sooner: more where each of them waits long for little."""
+
     def announce(self, branch: int, rank: int) -> None:
         """This process puts the parts of `rank` under `branch`; said once the branch is claimed, before the first put.
 

@@ -18,6 +18,7 @@ class DirectoryTransport:
     """Transport over a folder that both sides see. Thread-safe and safe between processes."""
 
     parts_outlive_writer = True
+    parallel_gets = 2
 
     def __init__(self, directory: Path, run: str) -> None:
         self._root = directory / safe_name(run) / "parts"

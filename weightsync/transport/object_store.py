@@ -32,6 +32,7 @@ class ObjectStoreTransport:
     """Transport over an object store that both sides reach. Thread-safe and safe between processes."""
 
     parts_outlive_writer = True
+    parallel_gets = 8  # a get takes tens of milliseconds, however small
 
     def __init__(self, url: str, run: str) -> None:
         """

@@ -22,6 +22,7 @@ class RedisTransport:
     """Transport over Redis. Thread-safe."""
 
     parts_outlive_writer = True
+    parallel_gets = 2
 
     def __init__(self, url: str, run: str) -> None:
         self._run = run_prefix(run)

@@ -13,7 +13,7 @@ from weightsync.transport.base import Deadline
 
 
 def ahead(fetches: list[Fetch[int]], budget: int, seconds: float = 30.0) -> ReadAhead[int]:
-    return ReadAhead(fetches, lambda size: size, budget=budget, deadline=Deadline(seconds, "staging for s"))
+    return ReadAhead(fetches, lambda size: size, threads=2, budget=budget, deadline=Deadline(seconds, "staging for s"))
 
 
 class Held:
@@ -71,6 +71,19 @@ def test_the_next_ones_come_while_one_is_used() -> None:
     assert not begun[3].is_set()
     assert reader.take() == 10
     assert begun[3].wait(10.0)
+    reader.close()
+
+
+def test_calls_that_wait_long_wait_together() -> None:
+    together = threading.Barrier(8)
+
+    def call() -> int:
+        together.wait(30.0)  # broken unless eight calls are on their way
+        return 1
+
+    fetches = [Fetch(f"part {i}", 1, call) for i in range(16)]
+    reader = ReadAhead(fetches, lambda size: size, threads=8, budget=100, deadline=Deadline(60.0, "staging for s"))
+    assert [reader.take() for _ in fetches] == [1] * 16
     reader.close()
 
 

@@ -27,6 +27,7 @@ class TcpTransport:
     """Transport over direct connections. Thread-safe."""
 
     parts_outlive_writer = False
+    parallel_gets = 2
 
     def __init__(self, config: WeightsyncConfig, log: VersionLog) -> None:
         """`log` is this transport's own: `close` closes it."""
