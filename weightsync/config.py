@@ -1,6 +1,6 @@
 """Settings of weight sync, checked when they are read."""
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -20,8 +20,9 @@ class TcpConfig(BaseModel):
     but loopback needs weightsync.key. Parts are sealed but not encrypted: use a network that strangers cannot read."""
 
     advertise: str | None = None
-    """Name or address under which the servers' machines reach a trainer's. null: `bind`; if that is 0.0.0.0 or ::,
-    each machine's own address on its way to others."""
+    """Name or address under which the servers' machines reach a trainer's; or a network, like 10.1.0.0/16, in which
+    each of the trainer's machines has an address. null: `bind`; if that is 0.0.0.0 or ::, each machine's own address
+    on its way to others."""
 
     first_port: Annotated[int, Field(ge=0, lt=1 << 16)] = 0
     """Each rank of a machine listens on the first free one of `num_ports` ports from here on. 0: any free port."""
@@ -49,6 +50,16 @@ class TcpConfig(BaseModel):
                 f"weightsync.tcp.bind = {value!r} is no IP address. Names are for weightsync.tcp.advertise; bind to "
                 "0.0.0.0 for all networks of a machine."
             ) from None
+        return value
+
+    @field_validator("advertise")
+    @classmethod
+    def advertise_is_a_network_if_it_looks_like_one(cls, value: str | None) -> str | None:
+        if value is not None and "/" in value:
+            try:
+                ip_network(value)
+            except ValueError as error:
+                raise ValueError(f"weightsync.tcp.advertise = {value!r} is no network: {error}.") from None
         return value
 
     @property

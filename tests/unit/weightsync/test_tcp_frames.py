@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weightsync.config import TcpConfig
 from weightsync.errors import TransportError
 from weightsync.transport.base import part_key
 from weightsync.transport.tcp import greeting
-from weightsync.transport.tcp.address import address_of, url_of
 from weightsync.transport.tcp.frames import (
     LENGTH,
     MAX_ANSWER,
@@ -284,16 +282,3 @@ def test_bytes_from_a_server_that_is_none_are_refused_in_words(body: bytes) -> N
     ):
         with pytest.raises(TransportError):
             check(fields_of(body))
-
-
-def test_addresses_are_written_and_read_back() -> None:
-    assert url_of(TcpConfig(), 5) == "tcp://127.0.0.1:5"
-    assert address_of(url_of(TcpConfig(bind="::1"), 5)) == ("::1", 5)
-    assert address_of(url_of(TcpConfig(bind="0.0.0.0", advertise="node-7"), 29600)) == ("node-7", 29600)
-    for bind in ("0.0.0.0", "::"):
-        host, port = address_of(url_of(TcpConfig(bind=bind), 7))
-        assert host not in ("0.0.0.0", "::")
-        assert port == 7
-    for wrong in ("http://a:1", "tcp://a", "tcp://:1", "a:1", "tcp://[a:1", "tcp://a:99999", ""):
-        with pytest.raises(TransportError, match="no address of a part server"):
-            address_of(wrong)
