@@ -200,7 +200,7 @@ class Engine:
         recorded = self._together(lambda: AddressMap.record(self._model, self._tensors), BAD_LAYOUT)
         opaque = self._peers.sums([int(spec.name in recorded.opaque) for spec in named])
         boxes = recorded.without(spec.name for spec, count in zip(named, opaque, strict=True) if count)
-        boxes, missing = settle(boxes, named, self._peers)
+        boxes, missing = settle(boxes, named, self._peers, self._model)
         if missing:
             raise Refused(
                 BAD_LAYOUT,
