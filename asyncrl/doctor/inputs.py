@@ -22,7 +22,8 @@ def check_model(config: Config) -> Iterator[Finding]:
     except WeightsyncError as error:
         yield Finding("weights", False, str(error), "See model.path and model.wire_dtype.")
     else:
-        yield Finding("weights", True, f"{path}: layout {manifest.layout_id}, all in {config.model.wire_dtype}")
+        dtypes = ", ".join(sorted({spec.dtype for spec in manifest.tensors}))
+        yield Finding("weights", True, f"{path}: layout {manifest.layout_id}, in {dtypes}")
     try:
         ChatTemplate.from_model_dir(path)
     except DataError as error:

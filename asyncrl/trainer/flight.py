@@ -35,6 +35,11 @@ class Flight(Generic[T]):
         """That it took, or has taken so far."""
         return (self._ended_s or time.monotonic()) - self._began_s
 
+    @property
+    def failure(self) -> BaseException | None:
+        """What it raised, if it is over."""
+        return self._future.exception() if self._future.done() else None
+
     def wait(self, deadline_s: float) -> bool:
         """Block until it is over, `deadline_s` seconds at most; whether it is."""
         return bool(wait([self._future], max(deadline_s, 0.0)).done)

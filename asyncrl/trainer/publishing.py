@@ -108,6 +108,8 @@ class Publishing:
             return
         if not await waits.blocking(LANDING, self._flight.wait, LEAVE_S):
             log.warning("version %s is left on its way: %s", label(self._version), self._why(self._flight))
+        elif self._flight.failure is not None:
+            log.warning("version %s did not arrive either: %s", label(self._version), self._flight.failure)
 
     async def answer_needs(self) -> None:
         """Give servers that have no path to head an anchor; a failure is reported, and they go on asking."""

@@ -74,7 +74,7 @@ def test_ranks_of_an_engine_ignore_together_and_count_the_tensor_once(model_dir:
 def test_words_of_the_engine_that_came_from_nowhere_say_that_a_name_was_not_understood(
     model_dir: Path, name: str
 ) -> None:
-    """A parameter of its own, and half of a fused one: loaded at the start, and ignored from then on."""
+    """B066: a parameter of its own, and half of a fused one: loaded at the start, and ignored from then on."""
     model = Deaf()
     settled(model, model_dir, OnlyPeer())
     model.unheard = (TABLE, name)

@@ -35,4 +35,4 @@ def test_what_it_raises_is_raised_in_the_thread_that_waits(error):
     assert flight.wait(SOON_S)
     with pytest.raises(type(error)) as raised:
         flight.landed()
-    assert raised.value is error
+    assert raised.value is flight.failure is error
