@@ -29,6 +29,11 @@ ANSWERS: Mapping[str, Sequence[str]] = {
         "trainer: crash (wrote an anchor and pruned, before its commit) -> died before the commit; 2 records stay"
     ],
     "lost_head": ["redis: lose tail -> head is 0.0"],
+    "claim_nonce": [
+        "redis: lose claim -> branch 1 owns the log",
+        "trainer: claim 2,0 -> branch 2 at 0",
+        "old trainer: flip 2,0 -> fenced",
+    ],
     "owner": ["trainer: claim 2,0 -> branch 2 at 0", "old trainer: flip 1,1 -> fenced"],
 }
 """Rule -> what its trace must have been answered."""

@@ -198,6 +198,7 @@ WEIGHTS = Cases(
         "committed_anchor": _weights(W(anchors=1)),
         "lost_head": _weights(W(tails=1)),
         "owner": _weights(W(crashes=1)),
+        "claim_nonce": _weights(W(crashes=2, claims=1)),
     },
     besides={"idem_flip": ("lost_head",), "write_once": ("idem_flip",), "publish_first": ("lost_head",)},
     fixed={
@@ -211,6 +212,7 @@ WEIGHTS = Cases(
         "a lost flip": _weights(W(servers=1, tails=1), versions=1),
         "lost parts and a lost flip": _weights(W(losses=1, tails=1), versions=1),
         "from nothing": _weights(W(crashes=1), is_fresh=True),
+        "a lost claim": _weights(W(crashes=1, claims=1), is_fresh=True, versions=1),
     },
     large={
         "lost and late flips, host and server deaths": _weights(W(0, 2, 1, 1, 0, 1)),
@@ -220,6 +222,8 @@ WEIGHTS = Cases(
         "lost parts, crash, server's death": _weights(W(1, 1, 0, 0, 1)),
         "anchors and pruning, crash, server's death": _weights(W(1, 1, 0, 0, 0, 1)),
         "a lost flip, deaths": _weights(W(0, 1, 0, 1, 0, 0, 1)),
+        "a lost claim, two crashes": _weights(W(crashes=2, claims=1), versions=1),
+        "a lost claim, late flips": _weights(W(crashes=1, replies=1, claims=1), is_fresh=True, versions=1),
         "a lost flip, crash": _weights(W(crashes=1, tails=1)),
         "from nothing, crash, server's death, lost flip": _weights(W(1, 1, 1), is_fresh=True, versions=1),
     },

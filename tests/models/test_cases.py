@@ -32,6 +32,7 @@ PROBLEMS = {
     "withdraw": "its acknowledgement says",
     "committed_anchor": "no anchor leads to head",
     "owner": "an old trainer flips",
+    "claim_nonce": "an old trainer flips after the takeover",
 }
 """What is found without a rule; of those that are not here, that nothing moves any more."""
 TWO_MEANINGS = {

@@ -118,6 +118,7 @@ def test_every_word_of_the_weights_model_is_a_call_of_weight_sync_or_a_named_hap
         WeightsFaults(servers=1, hosts=1),
         WeightsFaults(replies=1, anchors=1),
         WeightsFaults(losses=1, tails=1),
+        WeightsFaults(crashes=1, claims=1),
     ):
         words |= watched(WEIGHTS.model(WeightsSetting(faults=faults, versions=1)), lambda state: [])[0]
     calls = {name for door in (VersionLog, Transport, Receiver) for name in vars(door) if not name.startswith("_")}

@@ -34,6 +34,7 @@ HAPPENINGS: Mapping[str, Mapping[str, str]] = {
         "crash": "a process is gone",
         "stall": "a process stands still, another one takes over, and it may wake up",
         "lose tail": "Redis comes back without the last flip",
+        "lose claim": "Redis comes back without the newest claim, the ledger's and the log's",
     },
 }
 """Model -> word -> what it stands for: happenings that are no call of the ledger or of weight sync."""

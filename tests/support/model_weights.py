@@ -59,17 +59,17 @@ class WeightsReplay:
         self.model_dir = save_checkpoint(self.made[0], root / "model")
         self.saved = (0, self.made[0])
         self.trainers: dict[str, TrainerProcess | None] = {"trainer": None, "old trainer": None}
-        self.branches = 0
         self.late: Any = None
         self.has_lost = False
         self.before_flip: dict[str, bytes] = {}
+        self.before_claim: dict[str, bytes] = {}
         self.words: Mapping[str, Callable[[Step], str]] = {
             **{"claim": self._claim, "put_part": self._upload, "flip": self._flip, "head": self._head},
             **{"advance snapshot": self._snapshot, "train": self._train, "checkpoint": self._checkpoint},
             **{"commit_anchor": self._anchor, "prune": self._prune, "crash": self._crash, "stall": self._stall},
             **{"stage": lambda step: self._server(step).stage(), "activate": self._activate, "register": self._restart},
             **{"put_ack": lambda step: self._server(step).acknowledge(), "ask engine": self._ask},
-            **{"lose tail": self._lose_flip, "delete": self._lose_parts},
+            **{"lose tail": self._lose_flip, "lose claim": self._lose_claim, "delete": self._lose_parts},
         }
         self._claim(Step("trainer", "claim"))
         assert self._publish("trainer") == "is head"
@@ -148,10 +148,10 @@ class WeightsReplay:
     # Trainers
 
     def _claim(self, step: Step) -> str:
-        self.branches += 1
         number, weights = self.saved
         log, transport = self._client()
-        trainer = TrainerProcess(self.branches, number, weights, GatedLog(log))
+        self.before_claim = dump(self.server, self.run)
+        trainer = TrainerProcess(log.owner() + 1, number, weights, GatedLog(log))
         shards = lambda: shards_of(trainer.weights.items(), "bfloat16")  # noqa: E731 # of what it holds then
         manifest = Manifest.from_model_dir(self.model_dir, "bfloat16")
         gated: Any = trainer.log
@@ -283,6 +283,10 @@ class WeightsReplay:
         self.has_lost = True
         restore(self.server, self.run, self.before_flip)
         return f"head is {label(self._newest())}"
+
+    def _lose_claim(self, step: Step) -> str:
+        restore(self.server, self.run, self.before_claim)
+        return f"branch {self.log.owner()} owns the log"
 
     def _lose_parts(self, step: Step) -> str:
         self.has_lost = True

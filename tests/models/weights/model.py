@@ -36,7 +36,8 @@ def _running(setting: Setting) -> State:
     log = (*fresh.log, Record(version, ORIGIN, key, has_anchor=False))
     servers = (Server(ORIGIN, version, version, None, version),) * setting.servers
     state = fresh.put_parts(key, Body(ORIGIN, ORIGIN))
-    return state._replace(log=log, owner=1, trainer=Trainer(TRAIN, 1, 0, ORIGIN, version), servers=servers)
+    trainer = Trainer(TRAIN, 1, 0, ORIGIN, version, claim=1)
+    return state._replace(log=log, owner=1, claims=1, claimed=1, trainer=trainer, servers=servers)
 
 
 class WeightsModel:
@@ -52,6 +53,10 @@ class WeightsModel:
         yield from server_moves(self.setting, state)
         if state.faults.tails and len(state.log) > 1:
             yield Move(Step("redis", "lose tail"), True, state.spend("tails")._replace(log=state.log[:-1]))
+        if state.faults.claims and state.owner > state.head.version[0]:
+            owner, claimed = state.before
+            lost = state.spend("claims")._replace(owner=owner, claimed=claimed, before=(0, 0))
+            yield Move(Step("redis", "lose claim"), True, lost)
         if state.faults.losses:
             for key, _ in state.parts:
                 if key != anchor_key(ORIGIN):

@@ -35,14 +35,18 @@ class Record(NamedTuple):
 
 
 class Flip(NamedTuple):
-    """A flip that was sent: the length of the log that it expects, and its record."""
+    """A flip that was sent: the length of the log that it expects, its record, and whose it is."""
 
     at: int
     record: Record
+    claim: int = 0
 
 
 class Trainer(NamedTuple):
-    """A trainer process. `snapshot`: the version whose bits it keeps; None: the next version goes whole."""
+    """A trainer process. `snapshot`: the version whose bits it keeps; None: the next version goes whole.
+
+    `claim`: the nonce of its claim, which its updates' bits are named after, too.
+    """
 
     phase: str = BOOT
     branch: int = 0
@@ -50,6 +54,7 @@ class Trainer(NamedTuple):
     bits: Version = ORIGIN
     snapshot: Version | None = None
     pending: Flip | None = None
+    claim: int = 0
 
 
 class Staged(NamedTuple):
@@ -97,6 +102,8 @@ class Faults(NamedTuple):
     """An anchor is due. The fault is a trainer that dies before it commits it."""
     tails: int = 0
     """Redis loses the last flip."""
+    claims: int = 0
+    """Redis loses a claim, of the ledger and the log: the branch is given out again."""
 
 
 NO_FAULTS = Faults()
@@ -115,6 +122,12 @@ class State(NamedTuple):
     checkpoint: Checkpoint
     servers: tuple[Server, ...]
     faults: Faults
+    claims: int = 0
+    """Claims made."""
+    claimed: int = 0
+    """The nonce of the one that owns the log."""
+    before: tuple[int, int] = (0, 0)
+    """(owner, nonce) before that claim."""
 
     @property
     def head(self) -> Record:
@@ -163,6 +176,8 @@ class Rules:
     """A head behind the snapshot is published again, whole. False: the publisher insists on its base."""
     owner: bool = True
     """A flip checks the branch. False: only that its base is head."""
+    claim_nonce: bool = True
+    """A claim has a nonce, which a flip checks beside the branch. False: two claimants of a branch are one."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +206,12 @@ def place_of(setting: Setting, state: State, version: Version | None, *, exact: 
         if found == version or (not setting.rules.tree_names and not exact and found[1] == version[1]):
             return place
     return None
+
+
+def is_fenced(setting: Setting, state: State, branch: int, claim: int) -> bool:
+    """Whether somebody else owns the log. A branch that it has not heard of lost its claim, and brings it back."""
+    is_other = setting.rules.claim_nonce and claim != state.claimed
+    return setting.rules.owner and (state.owner > branch or (state.owner == branch and is_other))
 
 
 def anchor_place(state: State) -> int | None:

@@ -23,6 +23,7 @@ from tests.models.weights.state import (
     Trainer,
     anchor_key,
     anchor_place,
+    is_fenced,
     is_valid,
     may_train,
     next_place,
@@ -47,9 +48,10 @@ def trainer_moves(setting: Setting, state: State) -> Iterator[Move[State]]:
         for step, _, after in _moves(setting, state, "old trainer"):
             yield Move(step, True, after)
     if state.late is not None:
-        at, record = state.late
-        is_taken = len(state.log) == at and (state.owner == record.version[0] or not setting.rules.owner)
-        after = state._replace(late=None, log=(*state.log, record) if is_taken else state.log)
+        at, record, claim = state.late
+        is_taken = len(state.log) == at and not is_fenced(setting, state, record.version[0], claim)
+        after = state._replace(late=None)
+        after = _flipped(after, record, claim) if is_taken else after
         yield Move(Step("network", "flip", record.version, "late" if is_taken else "late, refused"), False, after)
 
 
@@ -72,8 +74,10 @@ def _claim(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterat
     branch, number = state.owner + 1, state.checkpoint.number
     snapshot = state.head.version if anchor_place(state) is not None else None
     phase = PUBLISH if setting.rules.publish_first else TRAIN
-    resumed = Trainer(phase, branch, number, state.checkpoint.bits, snapshot)
-    after = _seat(state._replace(owner=branch), who, resumed)
+    claim = state.claims + 1
+    resumed = Trainer(phase, branch, number, state.checkpoint.bits, snapshot, claim=claim)
+    owned = state._replace(owner=branch, claims=claim, claimed=claim, before=(state.owner, state.claimed))
+    after = _seat(owned if state.faults.claims else owned._replace(before=(0, 0)), who, resumed)
     yield Move(Step(who, "claim", (branch, number)), False, after)
 
 
@@ -90,17 +94,16 @@ def _upload(setting: Setting, state: State, who: str, trainer: Trainer) -> Itera
         key = (DELTA, version, snapshot if setting.rules.write_once else None)
         base = snapshot if place is None else state.log[place].bits
     record = Record(version, trainer.bits, None if snapshot is None else key, snapshot is None)
-    after = _seat(
-        state.put_parts(key, Body(base, trainer.bits)), who, trainer._replace(phase=FLIP, pending=Flip(at, record))
-    )
+    sent = trainer._replace(phase=FLIP, pending=Flip(at, record, trainer.claim))
+    after = _seat(state.put_parts(key, Body(base, trainer.bits)), who, sent)
     yield Move(Step(who, "put_part", version, key[0]), False, after)
 
 
 def _flip(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterator[Move[State]]:
     assert trainer.pending is not None, "it has uploaded"
-    at, record = trainer.pending
+    at, record, claim = trainer.pending
     step = Step(who, "flip", record.version)
-    if state.owner != trainer.branch and setting.rules.owner:
+    if is_fenced(setting, state, trainer.branch, claim):
         yield Move(step._replace(how="fenced"), False, _seat(state, who, None))
     elif len(state.log) != at and setting.rules.idem_flip and record in state.log:
         yield Move(step._replace(how="done already"), False, _seat(state, who, trainer._replace(phase=ADVANCE)))
@@ -110,10 +113,10 @@ def _flip(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterato
             snapshot = state.head.version
         again = trainer._replace(phase=PUBLISH, snapshot=snapshot, pending=None)
         yield Move(step._replace(how="base is not head"), False, _seat(state, who, again))
-    elif trainer.branch < state.owner:
+    elif trainer.branch < state.owner or (trainer.branch == state.owner and claim != state.claimed):
         yield Move(step, False, Violation("an old trainer flips after the takeover"))
     else:
-        done = state._replace(log=(*state.log, record))
+        done = _flipped(state, record, claim)
         yield Move(step, False, _seat(done, who, trainer._replace(phase=ADVANCE)))
         if state.faults.replies:
             unsure = trainer._replace(phase=UNSURE)
@@ -121,6 +124,13 @@ def _flip(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterato
             if state.late is None:
                 sent = state.spend("replies")._replace(late=trainer.pending)
                 yield Move(step._replace(how="delayed"), True, _seat(sent, who, unsure))
+
+
+def _flipped(state: State, record: Record, claim: int) -> State:
+    """With that record as head, and its branch as the owner if the log had lost the claim."""
+    branch = record.version[0]
+    owner: dict[str, Any] = {} if branch <= state.owner else {"owner": branch, "claimed": claim}
+    return state._replace(log=(*state.log, record), **owner)
 
 
 def _look(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterator[Move[State]]:
@@ -133,7 +143,7 @@ def _look(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterato
     yield Move(Step(who, "head", how="its publish failed"), False, _seat(state, who, failed))
     if may_train(setting, state, trainer):
         number = trainer.number + 1
-        on = failed._replace(number=number, bits=(trainer.branch, number))
+        on = failed._replace(number=number, bits=(trainer.claim, number))
         yield Move(Step(who, "train", (number,), "its publish failed"), False, _seat(state, who, on))
 
 
@@ -150,14 +160,14 @@ def _train(setting: Setting, state: State, who: str, trainer: Trainer) -> Iterat
         again = trainer._replace(phase=PUBLISH, pending=None)
         yield Move(Step(who, "head", how="head is not its version"), False, _seat(state, who, again))
     if number < setting.versions and may_train(setting, state, trainer):
-        on = trainer._replace(phase=PUBLISH, number=number + 1, bits=(branch, number + 1))
+        on = trainer._replace(phase=PUBLISH, number=number + 1, bits=(trainer.claim, number + 1))
         yield Move(Step(who, "train", (number + 1,)), False, _seat(state, who, on))
     checkpoint = Checkpoint(number, trainer.bits)
     if who == "trainer" and state.checkpoint != checkpoint:
         yield Move(Step(who, "checkpoint", (branch, number)), False, state._replace(checkpoint=checkpoint))
     if who == "trainer" and trainer.snapshot == head.version:
         yield from _anchors(setting, state, who, trainer)
-    if branch != state.owner and setting.rules.owner:
+    if is_fenced(setting, state, branch, trainer.claim):
         return  # pruning is fenced, too
     at = max(place for place, record in enumerate(state.log) if record.has_anchor)
     pruned = _pruned(setting, state, at)
