@@ -26,7 +26,7 @@ from tests.support.tcp_parts import (
 )
 from weightsync.errors import PartMissing, TransportError
 from weightsync.log import open_log
-from weightsync.transport.tcp import TcpTransport
+from weightsync.transport.tcp import TcpTransport, server
 from weightsync.transport.tcp.frames import LENGTH, RANGE_BYTES
 from weightsync.transport.tcp.greeting import hello, secret_of
 
@@ -105,6 +105,30 @@ def test_noise_ends_its_connection_and_nothing_else(rank: TcpTransport, reader: 
     server_of(rank).check()
 
 
+def until_nobody_is_served(rank: TcpTransport) -> None:
+    end = monotonic() + DEADLINE_S
+    while server_of(rank).num_readers:
+        assert monotonic() < end, "a reader that is silent is still served"
+        threading.Event().wait(0.05)
+
+
+def test_a_stranger_that_says_nothing_is_dropped(rank: TcpTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_GREETING_S", 0.1)
+    stranger = RawReader(server_of(rank).port)
+    assert stranger.ended()
+    stranger.close()
+
+
+def test_a_reader_whose_connection_was_dropped_between_versions_makes_another(
+    rank: TcpTransport, reader: TcpTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_IDLE_S", 0.1)
+    key = put(rank)
+    for _ in range(2):
+        assert get(reader, key) == BLOB
+        until_nobody_is_served(rank)
+
+
 def test_a_slow_reader_holds_neither_memory_nor_others_up(tmp_path: Path) -> None:
     config = tcp_config(tcp={"keep_bytes": len(BLOB) + 100})
     with serving(tmp_path, config) as rank:
@@ -137,10 +161,7 @@ def test_a_reader_that_stops_reading_is_dropped_and_its_place_is_free(tmp_path: 
         other = open_tcp(tmp_path, config)
         with pytest.raises(TransportError, match=r"all its 1 connections are taken; raise weightsync\.tcp\.max_conn"):
             get(other, key)
-        end = monotonic() + DEADLINE_S
-        while server_of(rank).num_readers:
-            assert monotonic() < end, "a reader that stopped is still served"
-            threading.Event().wait(0.05)
+        until_nobody_is_served(rank)
         assert get(other, key) == BLOB
         with pytest.raises(EOFError):
             stuck.exactly(RANGE_BYTES)
