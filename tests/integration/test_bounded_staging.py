@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.machine import Trainer, apply_ticket, config_of
+from tests.support.machine import Trainer, config_of
+from tests.support.plain_engine import apply_ticket
 from tests.support.weights import assert_same
 from weightsync import reader as reading
 from weightsync.errors import DeadlineExceeded, TransportLost

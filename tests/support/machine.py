@@ -16,16 +16,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from tests.support.plain_engine import apply_ticket
 from tests.support.weights import Model, changed_model, manifest_of, random_model, save_model
 from weightsync.config import WeightsyncConfig
 from weightsync.log.directory import DirectoryLog
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
-from weightsync.planes import apply_planes
 from weightsync.receiver import Receiver
-from weightsync.ticket import Ticket, read_parts, read_plan
 from weightsync.transport.directory import DirectoryTransport
 from weightsync.versions import pack
 
@@ -219,18 +216,3 @@ def _serve(plan: Plan, pipe: Connection) -> None:
                 pipe.send(("answer", None))
         except Exception as error:
             pipe.send(("answer", f"{type(error).__name__}: {error}"))
-
-
-def apply_ticket(words: Model, stage_dir: Path, ticket: Ticket, manifest: Manifest) -> None:
-    """What the loader does, on plain words."""
-    buckets = read_plan(stage_dir, ticket.plan, manifest.tensors)
-    for bucket, planes, dense in read_parts(stage_dir, ticket, buckets):
-        piece = np.concatenate([words[s.tensor][s.start : s.end] for s in bucket.segments])
-        if planes is not None:
-            apply_planes(piece, planes, None)
-        elif dense is not None:
-            piece = dense
-        at = 0
-        for segment in bucket.segments:
-            words[segment.tensor][segment.start : segment.end] = piece[at : at + segment.words]
-            at += segment.words

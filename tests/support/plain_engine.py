@@ -58,14 +58,19 @@ class PlainEngine:
 
     def _apply(self, ticket: Ticket) -> None:
         assert ticket.kind == "anchor" or ticket.base == self.have, "a delta on another base than the engine holds"
-        buckets = read_plan(self._stage_dir, ticket.plan, self._manifest.tensors)
-        for bucket, planes, dense in read_parts(self._stage_dir, ticket, buckets):
-            piece = np.concatenate([self.words[s.tensor][s.start : s.end] for s in bucket.segments])
-            if planes is not None:
-                apply_planes(piece, planes, None)
-            elif dense is not None:
-                piece = dense
-            at = 0
-            for segment in bucket.segments:
-                self.words[segment.tensor][segment.start : segment.end] = piece[at : at + segment.words]
-                at += segment.words
+        apply_ticket(self.words, self._stage_dir, ticket, self._manifest)
+
+
+def apply_ticket(words: Model, stage_dir: Path, ticket: Ticket, manifest: Manifest) -> None:
+    """What the loader does, on plain words, in place; the base is not looked at."""
+    buckets = read_plan(stage_dir, ticket.plan, manifest.tensors)
+    for bucket, planes, dense in read_parts(stage_dir, ticket, buckets):
+        piece = np.concatenate([words[s.tensor][s.start : s.end] for s in bucket.segments])
+        if planes is not None:
+            apply_planes(piece, planes, None)
+        elif dense is not None:
+            piece = dense
+        at = 0
+        for segment in bucket.segments:
+            words[segment.tensor][segment.start : segment.end] = piece[at : at + segment.words]
+            at += segment.words
