@@ -103,7 +103,8 @@ def _assign(manifest: Manifest, shards: Sequence[Sequence[Segment]]) -> list[lis
         for segment in segments:
             if segment.words:
                 by_tensor.setdefault(segment.tensor, []).append((segment.start, segment.end, rank))
-    unknown = sorted(by_tensor.keys() - manifest.by_name.keys())
+    # A pipeline's last stage holds a tied head of its own; the words travel under the embedding's name.
+    unknown = sorted(by_tensor.keys() - manifest.by_name.keys() - {alias for alias, _ in manifest.ties})
     if unknown:
         raise ShardError(
             f"the trainer holds {unknown[0]} (and {len(unknown) - 1} more) that the model directory does not: servers "

@@ -77,7 +77,14 @@ def untrained_shards(directory: Path, manifest: Manifest, held: Collection[str])
         held: names of what the trainer holds.
     Raises:
         ModelDirError: the directory cannot be read.
+        ShardError: the trainer holds a tied tensor, but under the name that holds no words of its own.
     """
+    for alias, name in manifest.ties:
+        if alias in held and name not in held:
+            raise ShardError(
+                f"the trainer holds {alias}, but not {name}, to which the model directory ties it: servers would never "
+                f"see it change. List the tensor as {name}."
+            )
     stored, rest = ModelDir(directory), []
     for spec in manifest.tensors:
         if spec.name not in held and spec.num_words:

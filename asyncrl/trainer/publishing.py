@@ -65,18 +65,19 @@ class Publishing:
         """
         await self.settle()
         self._depart(None)
-        return await self.settle()
+        return await self.settle(NAME)
 
-    async def settle(self) -> bool:
+    async def settle(self, name: str = LANDING) -> bool:
         """Wait for the version on its way, if there is one, and note what became of it; whether one became head.
 
+        Args:
+            name: of the wait.
         Raises:
             Fenced: a newer trainer owns the log.
             WaitTimeout: it takes twice the time that it has: a call of the transport or the log does not come back.
         """
         if (flight := self._flight) is None:
             return False
-        name = LANDING if self._beside else NAME
         deadline_s = 2 * self._parts.config.weightsync.publish_deadline_s
         try:
             with self._blocking():
@@ -93,7 +94,7 @@ class Publishing:
                 self._flight = None
         self._lineage.remember(self._version, report.digest)
         self.num_published += 1
-        self._news |= _metrics(report, flight.seconds if self._beside else 0.0)
+        self._news |= _metrics(report, flight.seconds if name == LANDING else 0.0)
         return True
 
     def drain(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The trainer's parameters as words of the model: casts, ties, pieces of any arrangement of ranks."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from tests.support.weights import manifest_of, random_model, save_model
+from weightsync.buckets import BucketPlan
 from weightsync.errors import ShardError
 from weightsync.held_runs import flat_runs
 from weightsync.layout import Bucket, Segment
-from weightsync.shard import LocalShard, ShardWords, shards_of
+from weightsync.manifest import Manifest
+from weightsync.shard import LocalShard, ShardWords, shards_of, untrained_shards
 
 
 def segments_of(shards: list[LocalShard]) -> dict[str, list[tuple[int, int]]]:
@@ -45,6 +49,30 @@ def test_tied_parameters_are_one_shard_under_their_first_name() -> None:
     head.weight = embed.weight
     named = [("embed.weight", embed.weight), ("lm_head.weight", head.weight), ("other", torch.ones(4, 2))]
     assert list(segments_of(shards_of(named, "bfloat16"))) == ["embed.weight", "other"]
+
+
+def test_what_the_trainer_does_not_hold_is_listed_from_the_directory_as_it_lies_there(tmp_path: Path) -> None:
+    manifest = manifest_of()
+    model = random_model(manifest, 3)
+    save_model(tmp_path, manifest, model)
+    held = {"model.embed_tokens.weight", "model.layers.0.norm.weight"}
+    rest = untrained_shards(tmp_path, manifest, held)
+    assert {shard.name for shard in rest} == {"model.layers.0.proj.weight", "model.steps", "model.codes"}
+    words = ShardWords(rest)
+    for shard in rest:
+        spec = manifest.by_name[shard.name]
+        assert shard.tensor.shape == spec.shape
+        assert np.array_equal(words.of(Bucket(0, 0, spec.width, shard.segments)), model[shard.name])
+
+
+def test_a_tied_head_of_another_stage_is_not_sent_and_never_taken_for_untrained(tmp_path: Path) -> None:
+    manifest = Manifest.of([("embed", "bfloat16", (4, 2))], [("head", "embed")])
+    both = [[Segment("embed", 0, 8)], [Segment("head", 0, 8)]]
+    assert [bucket.segments for bucket in BucketPlan.build(manifest, both, 64).buckets] == [(Segment("embed", 0, 8),)]
+    save_model(tmp_path, manifest, random_model(manifest))
+    with pytest.raises(ShardError, match="List the tensor as embed"):
+        untrained_shards(tmp_path, manifest, {"head"})
+    assert untrained_shards(tmp_path, manifest, {"head", "embed"}) == []
 
 
 def test_a_dtype_that_the_format_does_not_carry_is_refused_by_name() -> None:
