@@ -53,6 +53,11 @@ class Staging:
     def num_bytes(self) -> int:
         return self._bytes.numel()
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether a device copies into it without a detour."""
+        return self._bytes.is_pinned()
+
     def fill(self, words: ShardWords) -> Staged:
         """Copy the words as they are now; what was staged before is gone.
 
@@ -68,7 +73,7 @@ class Staging:
             for bucket in self._buckets:
                 at = self._offsets[bucket.id]
                 words.copy(bucket, self._bytes[at : at + bucket.num_bytes])
-            if self._bytes.is_pinned():
+            if self.is_pinned:
                 # Not later: the optimizer may write the weights as soon as this returns.
                 torch.cuda.current_stream().synchronize()
             return Staged(self, self._turn, monotonic() - began)

@@ -14,7 +14,7 @@ MANIFEST = manifest_of(SHAPES)
 PLAN = BucketPlan.whole(MANIFEST, 128)
 
 
-def shards() -> list[LocalShard]:
+def shards(device: str = "cpu") -> list[LocalShard]:
     generator = torch.Generator().manual_seed(1)
     named = {
         "codes": torch.randint(0, 255, (7,), generator=generator, dtype=torch.uint8),
@@ -22,7 +22,7 @@ def shards() -> list[LocalShard]:
         "steps": torch.randint(-(1 << 40), 1 << 40, (3,), generator=generator),
         "w": torch.randn(33, 8, generator=generator),  # a master in float32
     }
-    return shards_of(named.items(), MANIFEST.dtypes)
+    return shards_of(((name, tensor.to(device)) for name, tensor in named.items()), MANIFEST.dtypes)
 
 
 def test_captured_words_are_those_of_the_wire_and_stay_when_the_weights_change() -> None:
@@ -55,3 +55,18 @@ def test_words_of_an_earlier_capture_or_another_claim_are_not_published() -> Non
             pytest.fail("published")
     with staging.reading(new, PLAN):
         pass
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_words_of_a_device_arrive_in_pinned_memory_before_the_capture_returns() -> None:
+    held, words = shards("cuda"), ShardWords(shards())
+    staging = Staging(PLAN, 0, pinned=ShardWords(held).on_device)
+    assert staging.is_pinned
+    expected = {bucket.id: words.of(bucket).copy() for bucket in PLAN.buckets}
+    staged = staging.fill(ShardWords(held))
+    for shard in held:
+        shard.tensor.zero_()
+    for bucket in PLAN.buckets:
+        assert np.array_equal(staged.of(bucket), expected[bucket.id])
+        assert np.array_equal(ShardWords(shards("cuda")).of(bucket), expected[bucket.id])
