@@ -67,17 +67,18 @@ class EngineWeights:
     def __init__(
         self, model: Loads, tensors: Sequence[TensorSpec], boxes: AddressMap, model_dir: Path, rank: int
     ) -> None:
-        """`model_dir` is what the engine loaded: the start of the mirrors that opaque tensors need."""
+        """`model_dir` is what the engine loaded: the start of the mirrors that opaque tensors need.
+
+        Raises:
+            CorruptDelta: a tensor has neither an address nor words in `model_dir`.
+        """
         self._model, self._map, self._first = model, boxes, rank == 0
         self._specs = {spec.name: spec for spec in tensors}
         self._device = next(iter(model.named_parameters()))[1].device
         self._held: dict[Box, int] = {}  # digest of each box as it was last measured, and what was added since
         self._credit, self._next = 0, 0
         # An opaque tensor cannot be read back out of the engine, so its words are kept here.
-        stored = ModelDir(model_dir) if boxes.opaque else None
-        self._mirrors: dict[str, Words] = {
-            name: np.array(stored.words(name)) for name in boxes.opaque if stored is not None
-        }
+        self._mirrors: dict[str, Words] = _stored(model_dir, boxes.opaque) if boxes.opaque else {}
 
     def measure(self) -> tuple[int, int]:
         """(this rank's share of the digest, the replicas' term), from every word."""
@@ -253,6 +254,18 @@ class EngineWeights:
         # The map came from real views, so this cannot fail; a write outside a storage must not depend on that.
         if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < box.words.numel()):
             raise CorruptDelta(f"{box.tensor}: a change lies outside its storage of {box.words.numel()} words.")
+
+
+def _stored(model_dir: Path, reasons: dict[str, str]) -> dict[str, Words]:
+    """Copies of the words of tensors that have no address, for the reasons that are given."""
+    directory = ModelDir(model_dir)
+    for name, reason in reasons.items():
+        if name not in directory.tensors:
+            raise CorruptDelta(
+                f"{name} has no address in the engine ({reason}) and is not in {model_dir}: the server runs another "
+                "model than the trainer."
+            )
+    return {name: np.array(directory.words(name)) for name in reasons}
 
 
 def _weighed(box: Box, gain: int) -> int:

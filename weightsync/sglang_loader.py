@@ -123,6 +123,7 @@ class Engine:
             ticket = read_ticket(directory)
             if ticket.layout != self._layout:
                 self._tensors, self._weights = read_layout(directory, ticket.layout), None
+                self._layout = ""  # until a map of these tensors is made
             found.append(ticket)
 
         self._together(look, BAD_TICKET)
@@ -205,7 +206,7 @@ class Engine:
             raise Refused(
                 BAD_LAYOUT,
                 f"the engine's load_weights takes only a part of {missing[0]} (and of {len(missing) - 1} more), or "
-                "none: the server runs another model than the trainer",
+                "none: the server runs another model than the trainer, or only a stage of it",
             )
         model_dir, rank = Path(ticket.model_dir), self._peers.rank
         self._weights = self._together(

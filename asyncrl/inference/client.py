@@ -153,15 +153,18 @@ class ServerClient:
         await self._call("POST", "/continue_generation", {"torch_empty_cache": False})
 
     async def begin_update(self) -> None:
-        """Open a weight update session; one that a dead client left open is closed first."""
+        """Open a weight update session; one that a dead client left open is closed first.
+
+        Of the model that is trained: SGLang would call the loader for a draft model too, which is another model.
+        """
         try:
-            await self._success("/begin_weight_update", {"selector": "all"})
+            await self._success("/begin_weight_update", {"selector": "target"})
         except RequestRefused as refusal:
             try:
                 await self.end_update()
             except RequestRefused:  # no session was open, so that was not the reason
                 raise refusal from None
-            await self._success("/begin_weight_update", {"selector": "all"})
+            await self._success("/begin_weight_update", {"selector": "target"})
 
     async def end_update(self) -> None:
         """Close the session."""
@@ -177,6 +180,7 @@ class ServerClient:
             {
                 "serialized_named_tensors": [body] * num_ranks,
                 "load_format": loader,
+                "selector": "target",
                 "flush_cache": flush_cache,
                 "abort_all_requests": False,
                 "weight_version": None,

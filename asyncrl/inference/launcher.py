@@ -237,15 +237,21 @@ class ServerProcess:
         return await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL when that does not help; children of the server end with it. Repeating is harmless."""
+        """SIGTERM, then SIGKILL when that does not help; children of the server end with it. Repeating is harmless.
+
+        The first is for the server alone, which ends its children in order: SGLang takes one that was signalled beside
+        it for a crash, and looks into that for seconds.
+        """
         if self._process is None:
             return
         if self.exit_code is None:
-            self._signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
             with waits.timed(f"waiting for {self.name} to stop"), contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._stop_timeout_s):
                     await self._process.wait()
-        self._signal(signal.SIGKILL)  # also whoever is left of its group
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # also whoever is left of its group
         await self._process.wait()
 
     def log_tail(self, num_chars: int = 2000) -> str:
@@ -254,8 +260,3 @@ class ServerProcess:
             return self.log.read_text(errors="replace")[-num_chars:].strip()
         except OSError as error:
             return f"(no log: {error})"
-
-    def _signal(self, number: signal.Signals) -> None:
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)

@@ -326,6 +326,20 @@ def test_an_engine_with_another_model_is_refused_by_name(stage: Stage, caplog: p
     assert same_bits(before, bits(model))
 
 
+def test_a_ticket_of_another_layout_does_not_spoil_the_next_one(stage: Stage) -> None:
+    new = stage.save(stepped(checkpoint(), 1), "new")
+    stage.put(new)
+    model = engine_of(stage.model_dir)
+    load(model)
+    (layout,) = stage.directory.glob("layout-*.json")
+    (stage.directory / "layout-other.json").write_text(layout.read_text().replace("model.norm", "model.other"))
+    stage.put(stage.save(checkpoint(), "old"), base=pack(1, 1), target=pack(1, 2), old=new, layout="other")
+    assert load(model)[0] == L.BAD_LAYOUT
+    stage.put(stage.root / "old", base=pack(1, 1), target=pack(1, 2), old=new)
+    assert load(model)[:3] == [L.APPLIED, 1, 2]
+    assert same_bits(bits(model), bits(engine_of(stage.model_dir)))
+
+
 def test_a_model_whose_loader_fails_in_any_way_does_not_take_the_server_down(stage: Stage) -> None:
     stage.put(stage.save(stepped(checkpoint(), 1), "new"))
     model = engine_of(stage.model_dir)
