@@ -1,4 +1,4 @@
-"""The judge of the fuzz of frames notices what it is there for; test_wire_fuzz.py runs it, `scripts/bench fuzz` longer."""
+"""The judge of the fuzz of frames notices what it is there for; test_wire_fuzz.py runs it on damaged frames."""
 
 import random
 

@@ -1,0 +1,140 @@
+"""How long a local server stands still for a version, against reloading its weights from a directory.
+
+The server is a process and is asked over HTTP as the host does: pause, begin, load, end, status, stamp, resume.
+Versions are published and staged by the product while nothing samples. The engine packs changed weights again before
+its next step, after the pause; that is in neither figure, and printed by itself: the first token after an update, less
+another.
+"""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from asyncrl.inference.activation import Held, Pausing, activate
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.launcher import LOADER
+from asyncrl.inference.protocol import Sampling
+from scripts.benches.weightsync_cases.pairs import Figures, Pair, percent
+from scripts.benches.weightsync_cases.sync import Sync, running_sync
+from scripts.benches.weightsync_cases.training import Shape, Trained
+from weightsync.sglang_loader import STAGE_DIR
+from weightsync.versions import label, pack
+
+PAUSING = Pausing(kv="recompute", num_ranks=1, deadline_s=120.0)
+RELOADS, FIRST_TOKENS = 5, 3
+CALLS = ("pause", "begin_update", "load_staged", "end_update", "weight_status", "set_version", "resume")
+
+
+def compare(shape: Shape, model: Trained, fraction: float, versions: int) -> Figures:
+    """Milliseconds of the pause and its parts, over `versions` versions; reload over pause."""
+    with running_sync(shape, Pair.at(model, fraction)) as sync, _server(sync) as url:
+        found = asyncio.run(_measure(sync, url, shape.vocab, versions))
+    where = percent(fraction)
+    return {f"{name}_{where}": value for name, value in found.items()}
+
+
+async def _measure(sync: Sync, url: str, vocab: int, versions: int) -> Figures:
+    client = _Timed(url, vocab_size=vocab)
+    pauses, syncs, first, parts = [], [], [], defaultdict(list)
+    held = Held(0, sync.publisher.digest_of(0) or 0)
+    try:
+        for turn in range(versions + 1):
+            start = time.perf_counter()
+            await asyncio.to_thread(sync.publish)
+            staged = await asyncio.to_thread(sync.receiver.stage, held.version)
+            assert staged is not None, "nothing was staged"
+            client.seconds.clear()
+            activated = await activate(client, staged, held=held, pausing=PAUSING)
+            held = Held(staged.target, staged.digest)
+            sync.receiver.acknowledge(held.version, held.digest)
+            if turn == 0:
+                continue  # records the address map and measures every word, once
+            syncs.append(time.perf_counter() - start)
+            pauses.append(activated.pause_s)
+            for call in CALLS:
+                parts[call].append(client.seconds[call])
+            if turn <= FIRST_TOKENS:
+                after = await _token(client)
+                first.append(after - await _token(client))
+        reloads = await _reloads(client, sync)
+    finally:
+        await client.close()
+    pause = statistics.median(pauses)
+    return {
+        "pause_ms": round(1e3 * pause, 1),
+        "pause_load_ms": round(1e3 * statistics.median(parts["load_staged"]), 1),
+        "pause_http_ms": round(1e3 * (pause - statistics.median(parts["load_staged"])), 1),
+        "pause_p99_ms": round(1e3 * sorted(pauses)[min(len(pauses) - 1, int(0.99 * len(pauses)))], 1),
+        "pause_of_sync": round(statistics.median(p / s for p, s in zip(pauses, syncs, strict=True)), 3),
+        "sync_ms": round(1e3 * statistics.median(syncs), 1),
+        "repack_ms": round(1e3 * statistics.median(first), 1),
+        "reload_ms": round(1e3 * statistics.median(reloads), 1),
+        "reload_over_pause": round(statistics.median(reloads) / pause, 2),
+        "versions": float(len(pauses)),
+    }
+
+
+async def _reloads(client: ServerClient, sync: Sync) -> list[float]:
+    """Pause, load the directory, resume: what a server without deltas does for every version."""
+    found = []
+    for _ in range(RELOADS):
+        start = time.perf_counter()
+        await client.pause("retract")
+        await client.load_from_disk(sync.directory / "model", label(pack(0, 0)))
+        await client.resume()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+async def _token(client: ServerClient) -> float:
+    """Seconds of a request for one token."""
+    sampling = Sampling(1, temperature=1.0, top_p=1.0, top_k=-1, stop_token_ids=(), seed=0)
+    start = time.perf_counter()
+    await client.generate([1, 2, 3, 4], sampling, extra_key=str(start), deadline_s=120.0)
+    return time.perf_counter() - start
+
+
+class _Timed(ServerClient):
+    """Notes the seconds of every control call."""
+
+    def __init__(self, url: str, *, vocab_size: int) -> None:
+        super().__init__(url, vocab_size=vocab_size)
+        self.seconds: dict[str, float] = defaultdict(float)
+        for name in CALLS:
+            setattr(self, name, self._timed(name, getattr(self, name)))
+
+    # Any: each call has arguments and an answer of its own.
+    def _timed(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return await call(*args, **kwargs)
+            finally:
+                self.seconds[name] += time.perf_counter() - start
+
+        return timed
+
+
+@contextmanager
+def _server(sync: Sync) -> Iterator[str]:
+    """The local server on the run's model, with its stage directory."""
+    command = [sys.executable, "-m", "asyncrl.inference.local_server", "--model-path", str(sync.directory / "model")]
+    command += ["--port", "0", "--context-length", "256", "--weight-version", "0.0", "--custom-weight-loader", LOADER]
+    environment = {**os.environ, STAGE_DIR: str(sync.directory / "stage")}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        if not ready.startswith("ready "):
+            raise RuntimeError(f"the local server did not start: {ready!r}")
+        yield ready.removeprefix("ready ").strip()
+    finally:
+        process.terminate()
+        process.wait(30)
