@@ -63,7 +63,7 @@ def path(records: Sequence[VersionRecord], have: int | None, unreadable: Collect
     if not records or have == records[-1].version:
         return None
     reached: dict[int, _Way] = {}
-    if have is not None and (have == records[0].base or any(record.version == have for record in records)):
+    if have is not None and (have == records[0].base or have in {record.version for record in records}):
         reached[have] = _Way((0, False, 0), None, None)
     for record in records:
         ways = [way for way in [reached.get(record.version)] if way is not None]
@@ -166,7 +166,7 @@ def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: 
 
 
 def _unmerged(records: Sequence[VersionRecord]) -> list[VersionRecord]:
-    return [replace(record, merged=()) for record in records]
+    return [replace(record, merged=()) if record.merged else record for record in records]
 
 
 def _starts(record: VersionRecord, unreadable: Collection[str]) -> bool:
