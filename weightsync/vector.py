@@ -19,10 +19,12 @@ except ImportError:
 
 # Any: numba ships no types, and what the decorators return is not called as Python.
 def jit(function: Callable[..., Any]) -> Any:
+    """Compile a kernel that Python calls; without numba it stays as it is, and is not called."""
     return numba.njit(nogil=True, cache=True, boundscheck=False)(function) if HAVE_NUMBA else function
 
 
 def inlined(function: Callable[..., Any]) -> Any:
+    """Compile what kernels call, into each place of a call."""
     return numba.njit(nogil=True, cache=True, inline="always")(function) if HAVE_NUMBA else function
 
 
@@ -56,6 +58,8 @@ def differs64(typing_context: Any, a: Any, at_a: Any, b: Any, at_b: Any) -> Any:
 
 @_llvm
 def lowest_bit(typing_context: Any, mask: Any) -> Any:
+    """Number of the lowest bit that is set in a u64; 64 if none is."""
+
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         # Zero is defined (64): the unrolled walk below asks for bits that may not be there.
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
@@ -65,6 +69,8 @@ def lowest_bit(typing_context: Any, mask: Any) -> Any:
 
 @_llvm
 def num_bits(typing_context: Any, mask: Any) -> Any:
+    """How many bits of a u64 are set."""
+
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
 
