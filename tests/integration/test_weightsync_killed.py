@@ -20,7 +20,10 @@ EVERY = 61
 def test_a_trainer_killed_at_any_line_of_a_publish_leaves_nothing_half_done(
     home: str, first: int, tmp_path: Path
 ) -> None:
-    """Deltas, anchor, merged delta, flip, the snapshot's advance and the sweep: real processes, really killed."""
+    """Deltas, anchor, merged delta, flip, the snapshot's advance and the sweep: real processes, really killed.
+
+    B044: a version of which only some parts are there is none.
+    """
     if home == "directory":
         found = kill(tmp_path, first)
     else:

@@ -70,6 +70,7 @@ def test_a_version_that_the_log_never_had_counts_as_nothing_held() -> None:
 
 
 def test_the_base_of_the_oldest_record_is_a_place_to_go_on_from() -> None:
+    """B050: what was pruned is not replayed over."""
     records = history(8, anchors=(4,))[4:]
     found = path(records, pack(1, 3))
     assert found is not None

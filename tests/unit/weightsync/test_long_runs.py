@@ -131,6 +131,7 @@ class LongRun:
     seed=st.integers(0, 1 << 32), interval=st.sampled_from([8, 24]), most_delta=st.sampled_from([40, 300, MODEL_BYTES])
 )
 def test_what_is_stored_is_bounded_and_the_living_have_a_way(seed: int, interval: int, most_delta: int) -> None:
+    """B067: what is swept while a server reads it leaves that server another way."""
     run = LongRun(seed, interval, most_delta)
     for number in range(1, VERSIONS + 1):
         run.publish(number)
