@@ -10,8 +10,10 @@ branch and number are 2^32 - 1 each while the weights are of no known version. R
 directory's status-<rank>.json.
 """
 
+import itertools
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -115,28 +117,19 @@ class Engine:
 
     def _load(self) -> int:
         directory = Path(os.environ.get(STAGE_DIR, ""))
-        found: list[Ticket] = []
-
-        def look() -> None:
-            if STAGE_DIR not in os.environ:
-                raise Refused(BAD_TICKET, f"{STAGE_DIR} is not set in the server's environment")
-            ticket = read_ticket(directory)
-            if ticket.layout != self._layout:
-                self._tensors, self._weights = read_layout(directory, ticket.layout), None
-                self._layout = ""  # until a map of these tensors is made
-            found.append(ticket)
-
-        self._together(look, BAD_TICKET)
-        ticket = found[0]
-        self._map(ticket)
+        ticket = self._read(directory)
+        measured = self._map(ticket)
         assert self._weights is not None
         weights = self._weights
         if ticket.kind == "inspect":
-            self._measure(FAILED)
+            if not measured:
+                self._measure(FAILED)
             return 0
         self._check_base(ticket)
+        laps = [time.perf_counter()]
         if ticket.kind == "delta":
             self._spot_check(weights)
+        laps.append(time.perf_counter())
         verified = self._together(
             lambda: weights.verify(
                 read_parts(directory, ticket, read_plan(directory, ticket.plan, self._tensors)),
@@ -144,6 +137,7 @@ class Engine:
             ),
             BAD_PART,
         )
+        laps.append(time.perf_counter())
         gain, replicas, changed = self._peers.sums([verified.gain, verified.replicas, verified.num_changed])
         start = 0 if ticket.kind == "anchor" else (self.digest or 0)
         if (after := total((start, gain))) != ticket.digest or replicas:
@@ -155,8 +149,24 @@ class Engine:
         if ticket.kind == "anchor":
             self._measure(DIRTY, ticket.digest)
         self.version, self.digest = ticket.target, ticket.digest
-        logger.info("weightsync: %s -> %s, %d words", label(before), label(self.version), changed)
+        laps.append(time.perf_counter())
+        took_ms = [1e3 * (end - start) for start, end in itertools.pairwise(laps)]
+        done = "weightsync: %s -> %s, %d words; %.1f ms of spot check, %.1f of decoding and digests, %.1f of writing"
+        logger.info(done, label(before), label(self.version), changed, *took_ms)
         return changed
+
+    def _read(self, directory: Path) -> Ticket:
+        def look() -> Ticket:
+            if STAGE_DIR not in os.environ:
+                raise Refused(BAD_TICKET, f"{STAGE_DIR} is not set in the server's environment")
+            ticket = read_ticket(directory)
+            if ticket.layout != self._layout:
+                self._tensors, self._weights = read_layout(directory, ticket.layout), None
+                self._layout = ""  # until a map of these tensors is made
+            return ticket
+
+        ticket: Ticket = self._together(look, BAD_TICKET)
+        return ticket
 
     def _write(self, weights: EngineWeights, verified: Any) -> None:
         weights.write(verified)
@@ -190,12 +200,12 @@ class Engine:
             self.version = None
             raise
 
-    def _map(self, ticket: Ticket) -> None:
-        """Make the address map if there is none for this layout and these storages; then measure."""
+    def _map(self, ticket: Ticket) -> bool:
+        """Make the address map if there is none for this layout and these storages; then measure. Was it made?"""
         where = signature(self._model)
         stale = self._weights is None or where != self._signature
         if not self._peers.worst(int(stale)):
-            return
+            return False
         self._weights = None
         named = [spec for spec in self._tensors if spec.num_words]
         recorded = self._together(lambda: AddressMap.record(self._model, self._tensors), BAD_LAYOUT)
@@ -216,6 +226,7 @@ class Engine:
         if boxes.opaque:
             logger.warning("weightsync: these tensors go through load_weights whole: %s", boxes.opaque)
         self._measure(BASE_DIGEST if self.digest is not None else FAILED, self.digest)
+        return True
 
     def _measure(self, code: int, expected: int | None = None) -> None:
         """Take the digest from every word; with `expected`, refuse with `code` if it is another."""
