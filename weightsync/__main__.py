@@ -120,6 +120,7 @@ def inspect(log: VersionLog) -> dict[str, object]:
                 "words": record.num_words,
                 "delta_bytes": record.delta.num_bytes if record.delta is not None else 0,
                 "anchor_bytes": record.anchor.num_bytes if record.anchor is not None else 0,
+                "merged_bytes": sum(merged.upload.num_bytes for merged in record.merged),
                 "model_dir": record.model_dir,
             }
             for record in records
