@@ -17,7 +17,8 @@ class PublishReport:
         num_bytes: put for the version itself, not for an anchor beside it.
         num_changed, num_words: words that differ from base, of words in the model.
         has_anchor: a whole set was committed for this version.
-        seconds: wall time by phase: capture (if the words were captured before), align, upload, flip, advance, anchor.
+        seconds: wall time by phase: capture (if the words were captured before), align, upload, flip, advance, anchor,
+            merge.
         anchor_error: why an anchor that was due was not written; it is tried again with the next version.
         repeated: the version was head already, nothing was done.
         num_merged_bytes: put for a merged delta that leads to this version, for servers that are behind.

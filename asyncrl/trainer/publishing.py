@@ -222,6 +222,7 @@ def _metrics(report: PublishReport, beside_s: float) -> dict[str, float]:
         "weightsync/num_words": float(report.num_words),
         "weightsync/whole": float(report.kind == "anchor"),
         "weightsync/anchor": float(report.has_anchor),
+        "weightsync/num_merged_bytes": float(report.num_merged_bytes),
         "timing_s/publish_beside": beside_s,
         **{f"timing_s/publish/{phase}": seconds for phase, seconds in report.seconds.items()},
     }
