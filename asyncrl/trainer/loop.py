@@ -215,6 +215,7 @@ class _Run:
             await self.next_version()  # a short one, so that servers get its steps, too
         await self.saver.save()
         await self.publishing.ensure_head(max_lag=0)
+        await self.publishing.settle()  # head goes before the anchor, the pruning and the report
         self.write(self.saver.drain_gauges() | self.publishing.drain() | await self.evaluate("after"))
         if await self.stop_asked():
             return self.outcome("stopped")

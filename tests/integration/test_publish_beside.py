@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from asyncrl.errors import FencedOut, WaitTimeout
-from asyncrl.trainer import publishing
+from asyncrl.trainer import loop, publishing
+from asyncrl.trainer.flight import Flight
 from buffer.versions import label, pack
 from tests.support.tiny_policy import write_tiny_model
 from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer
@@ -125,6 +126,34 @@ def test_a_trainer_that_is_replaced_while_a_version_is_on_its_way_stops(model_di
     with rollout_for(run).running(), pytest.raises(FencedOut, match="branch 7 owns the log"):
         run.go()
     assert run.parts.log.head().version == pack(1, 0)
+
+
+def test_the_last_version_is_reported_although_its_pruning_ends_after_it_is_head(model_dir, tmp_path, monkeypatch):
+    run, over = trainer(tmp_path, model_dir), threading.Event()
+    prune, wait, export = run.parts.publisher.prune, Flight.wait, loop.export_policy
+
+    def pruning():
+        if run.parts.log.head().version == pack(1, 3):
+            assert over.wait(SOON_S)  # until somebody waits for it, or it is too late
+        return prune()
+
+    def waiting(flight, deadline_s):
+        if run.parts.log.head().version == pack(1, 3):
+            over.set()
+        return wait(flight, deadline_s)
+
+    def exporting(*arguments):
+        over.set()
+        return export(*arguments)
+
+    run.parts.publisher.prune = pruning
+    monkeypatch.setattr(Flight, "wait", waiting)
+    monkeypatch.setattr(loop, "export_policy", exporting)
+    with rollout_for(run).running():
+        outcome = run.go()
+    assert outcome.facts["versions"] == 4
+    told = [values["weightsync/version"] for _, _, values in run.sink.lines if "weightsync/version" in values]
+    assert told == [pack(1, number) for number in range(4)]
 
 
 class Killed(BaseException):
