@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -30,6 +31,9 @@ _KEEPS_BITS = (
 )
 MAX_DIMS = 6
 """Dimensions of a box at most; none was seen with more than three."""
+
+MAX_WORDS = 1 << 22
+"""Words of a box, about: what is read in one go when the weights are measured a piece at a time."""
 
 _FILLS = (aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
 
@@ -75,7 +79,7 @@ class Box:
         """One run on both sides?"""
         return not self.dims or (len(self.dims) == 1 and self.dims[0][1:] == (1, 1))
 
-    @property
+    @cached_property
     def span(self) -> tuple[int, int]:
         """First source word and the one past the last."""
         return self.src, self.src + sum((n - 1) * stride for n, stride, _ in self.dims) + 1
@@ -132,7 +136,7 @@ class AddressMap:
                     boxes += _recorded(model, [spec])
                 except Exception as error:  # that tensor then goes through load_weights whole
                     opaque[spec.name] = repr(error)
-        return cls(_last_writers(boxes), opaque)
+        return cls([piece for box in _last_writers(boxes) for piece in _pieces(box)], opaque)
 
     def settle(self, owners: dict[tuple[str, tuple[int, ...]], tuple[bool, int]]) -> "AddressMap":
         """The map with who counts: (tensor, source key) -> (does this rank's first box count, number of replicas)."""
@@ -149,6 +153,10 @@ class AddressMap:
         """The map with these tensors made opaque: another engine rank cannot take them by boxes."""
         gone = {name: self.opaque.get(name, "opaque on another rank") for name in names}
         return AddressMap([box for box in self.all() if box.tensor not in gone], {**self.opaque, **gone})
+
+    def meeting(self, tensor: str, start: int, end: int) -> list[Box]:
+        """The boxes that may hold words of a run of a tensor."""
+        return [box for box in self.boxes.get(tensor, ()) if box.span[0] < end and start < box.span[1]]
 
     def all(self) -> Iterator[Box]:
         """Every box, in the order of tensors."""
@@ -264,6 +272,19 @@ def _box(spec: TensorSpec, target: Tensor, view: Tensor) -> Box:
         raise OpaqueOperation(f"{spec.name} is read through a view that broadcasts or has many dimensions")
     source, place = int(view.storage_offset()) * scale, int(target.storage_offset()) * scale
     return Box(spec.name, source, place, tuple(joined), storage_words(target))
+
+
+def _pieces(box: Box) -> Iterator[Box]:
+    """A box as boxes of about MAX_WORDS at most, cut along its outermost dimension; equal for replicas."""
+    if box.num_words <= MAX_WORDS:
+        yield box
+        return
+    n, src, dst = box.dims[0]
+    step = max(1, MAX_WORDS * n // box.num_words)
+    for at in range(0, n, step):
+        outer = (min(step, n - at), src, dst)
+        dims = box.dims[1:] if outer[0] == 1 else (outer, *box.dims[1:])
+        yield replace(box, src=box.src + at * src, dst=box.dst + at * dst, dims=dims)
 
 
 def _last_writers(boxes: Sequence[Box]) -> list[Box]:

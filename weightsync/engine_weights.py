@@ -24,8 +24,7 @@ from weightsync.planes import apply_planes
 from weightsync.ticket import Staged
 
 CHECKS_PER_ROUND = 64
-"""Spot checks after which about every word was read again. One costs the pause that share of a read of the weights; a
-tensor is read in one go."""
+"""Spot checks after which about every word was read again; one costs the pause that share of a read of the weights."""
 
 _LEAST_CHECKED = 1 << 16  # words
 _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyond, it is worked out again
@@ -154,7 +153,7 @@ class EngineWeights:
             at = 0
             for segment in bucket.segments:
                 spec = self._specs[segment.tensor]
-                boxes = self._map.boxes.get(segment.tensor, ())
+                boxes = self._map.meeting(segment.tensor, segment.start, segment.end)
                 if planes is None:
                     for box in boxes:
                         yield from self._dense(box, spec, segment.start, words[at : at + segment.words], anchor)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.support.fused_model import FusedModel, bits, checkpoint, same_bits, stepped
+from weightsync import address_map
 from weightsync.address_map import AddressMap, Box, signature
 from weightsync.engine_words import decode_on_device, digest_at, digest_on_device, digest_run, storage_words, to_engine
 from weightsync.layout import TensorSpec
@@ -172,3 +173,33 @@ def test_a_box_knows_its_span_and_whether_it_is_one_run() -> None:
     assert Box("w", 5, 0, (), words).span == (5, 6)
     assert not Box("w", 5, 0, ((3, 10, 4), (4, 1, 1)), words).contiguous
     assert Box("w", 5, 0, ((3, 10, 4), (4, 1, 1)), words).span == (5, 29)
+
+
+@pytest.mark.parametrize("most", [1, 5, 7, 40, 120])
+def test_large_boxes_are_cut_into_pieces_that_hold_the_same_words(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TensorSpec("w", "bfloat16", (8, 20), 0)
+    model = OneTensor(torch.zeros(14, 7, dtype=torch.bfloat16), lambda w, x: w.copy_(x[1:8, 3:17].t()))
+
+    def written() -> tuple[int, torch.Tensor]:
+        boxes = AddressMap.record(model, (spec,)).meeting("w", 0, 160)  # type: ignore[arg-type]  # duck-typed
+        result = torch.full((14 * 7,), -1, dtype=torch.int16)
+        for box in boxes:
+            indices, chosen = box.translate(torch.arange(160))
+            assert bool((result[indices] == -1).all()), "no word belongs to two pieces"
+            result[indices] = torch.arange(160, dtype=torch.int16)[chosen]
+        return len(boxes), result
+
+    whole = written()
+    monkeypatch.setattr(address_map, "MAX_WORDS", most)
+    pieces = written()
+    assert (whole[0], pieces[0]) == (1, {1: 7, 5: 7, 7: 7, 40: 4, 120: 1}[most])
+    assert torch.equal(whole[1], pieces[1])
+
+
+def test_only_boxes_that_meet_a_run_are_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address_map, "MAX_WORDS", 20)
+    model = OneTensor(torch.zeros(8, 20, dtype=torch.bfloat16), lambda w, x: w.copy_(x))
+    found = AddressMap.record(model, (TensorSpec("w", "bfloat16", (8, 20), 0),))  # type: ignore[arg-type]  # duck-typed
+    assert [box.span for box in found.meeting("w", 39, 61)] == [(20, 40), (40, 60), (60, 80)]
+    assert found.meeting("w", 160, 170) == []
+    assert found.meeting("unknown", 0, 1) == []
