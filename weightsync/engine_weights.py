@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weightsync import engine_runs
 from weightsync.address_map import AddressMap, Box, Loads
-from weightsync.digest import MASK, digest, total
-from weightsync.engine_words import decode, digest_at, digest_run, preview, put, to_engine
+from weightsync.digest import MASK, total
+from weightsync.engine_words import decode, digest_at, digest_run, preview, to_engine, unsigned
 from weightsync.errors import CorruptDelta
-from weightsync.layout import TensorSpec, Words, address_step
-from weightsync.model_dir import ModelDir
-from weightsync.planes import apply_planes
+from weightsync.layout import WORD_DTYPE, Bucket, Index, TensorSpec, Words, address_step
+from weightsync.mirrors import MirrorChanges, Mirrors
+from weightsync.planes import Planes, decode_planes
 from weightsync.ticket import Staged
 
 CHECKS_PER_ROUND = 64
@@ -31,12 +32,16 @@ _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyo
 
 
 class Change(NamedTuple):
-    """New words for a place in a storage: a slice of it, or indices."""
+    """New words for a place in a storage: a slice of it, or indices. numpy where `engine_runs` made it, else torch."""
 
     box: Box
-    where: Tensor | slice
-    new: Tensor
+    where: Tensor | slice | Index
+    new: Tensor | Words
     gain: int
+
+    @property
+    def num_words(self) -> int:
+        return len(self.new)
 
 
 @dataclass
@@ -57,7 +62,7 @@ class Verified:
     num_changed: int = 0
     gains: dict[Box, int] = field(default_factory=dict)
     changes: list[Change] | None = field(default_factory=list)
-    mirrors: dict[str, Words] = field(default_factory=dict)
+    mirrors: MirrorChanges = field(default_factory=MirrorChanges)
 
 
 class EngineWeights:
@@ -74,17 +79,17 @@ class EngineWeights:
         self._model, self._map, self._first = model, boxes, rank == 0
         self._specs = {spec.name: spec for spec in tensors}
         self._device = next(iter(model.named_parameters()))[1].device
+        self._on_cpu = self._device.type == "cpu"
+        self._views: dict[Box, Words] = {}
         self._held: dict[Box, int] = {}  # digest of each box as it was last measured, and what was added since
         self._credit, self._next = 0, 0
-        # An opaque tensor cannot be read back out of the engine, so its words are kept here.
-        self._mirrors: dict[str, Words] = _stored(model_dir, boxes.opaque) if boxes.opaque else {}
+        self._mirrors = Mirrors(boxes.opaque, self._specs, model_dir)
 
     def measure(self) -> tuple[int, int]:
         """(this rank's share of the digest, the replicas' term), from every word."""
         self._held = {box: self._measured(box) for box in self._map.all()}
-        mirrors = [digest(words, self._specs[name].offset) for name, words in self._mirrors.items()]
         counted, replicas = self._share(self._held)
-        return total((counted, *(mirrors if self._first else ()))), replicas
+        return total((counted, self._mirrors.digest() if self._first else 0)), replicas
 
     def spot_check(self) -> str | None:
         """Read a share of the words again, others on each call; the tensor in which one changed behind our back."""
@@ -113,40 +118,46 @@ class EngineWeights:
         kept = 0
         for change in self._changes(staged, anchor):
             gains[change.box] = total((gains.get(change.box, 0), change.gain))
-            found.num_changed += change.new.numel() if change.box.counts else 0
-            on_cpu = isinstance(change.where, slice) and change.new.device.type == "cpu"  # a view of the mapped file
-            kept += 0 if on_cpu else change.new.numel()
+            found.num_changed += change.num_words if change.box.counts else 0
+            on_cpu = isinstance(change.where, slice) and self._on_cpu  # a view of the mapped file
+            kept += 0 if on_cpu else change.num_words
             if found.changes is not None:
                 found.changes.append(change)
             if kept > _KEPT_WORDS:
                 found.changes = None
         found.gain, found.replicas = self._share(gains)
-        found.gain = total((found.gain, self._verify_mirrors(found)))
+        found.mirrors = self._mirrors.changes(staged, anchor=anchor)
+        if self._first:  # every rank holds them, the first one counts
+            found.gain = total((found.gain, found.mirrors.gain))
+            found.num_changed += found.mirrors.num_changed
         return found
 
     def write(self, verified: Verified) -> None:
         """Do what `verify` worked out, since when the weights must not have changed. After an anchor, `measure`."""
         changes = verified.changes
         for change in self._changes(verified.staged, verified.anchor) if changes is None else changes:
-            if isinstance(change.where, slice):
-                change.box.words[change.where].copy_(change.new)
-            else:
-                put(change.box.words, change.where, change.new)
+            where, new = change.where, change.new
+            if isinstance(where, np.ndarray):
+                assert isinstance(new, np.ndarray), "indices and words are of one kind"
+                engine_runs.put(self._numpy_words(change.box), where, new)
+            elif isinstance(new, Tensor):
+                if isinstance(where, slice):
+                    change.box.words[where].copy_(new)
+                else:
+                    change.box.words.index_copy_(0, where, new)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        for name, words in verified.mirrors.items():
-            spec = self._specs[name]
-            tensor = torch.from_numpy(words).view(torch.uint8).view(getattr(torch, spec.dtype)).reshape(spec.shape)
-            with torch.no_grad():
-                self._model.load_weights(iter([(name, tensor)]))
-            self._mirrors[name] = words
+        self._mirrors.write(self._model, verified.mirrors)
         for box, gain in verified.gains.items():
             self._held[box] = total((self._held[box], gain))
 
     def _changes(self, staged: Sequence[Staged], anchor: bool) -> Iterator[Change]:
         for bucket, planes, dense in staged:
+            if planes is not None and self._on_cpu:
+                yield from self._sparse_runs(bucket, planes)
+                continue
             if planes is not None:
-                positions, differences = decode(planes, bucket.width, self._device)
+                positions, differences = decode(planes, self._device)
             else:
                 assert dense is not None
                 words = to_engine(dense, self._device)
@@ -163,6 +174,36 @@ class EngineWeights:
                     for box in boxes if high > low else ():
                         yield self._sparse(box, spec, positions[low:high], differences[low:high], segment.start - at)
                 at += segment.words
+
+    def _sparse_runs(self, bucket: Bucket, planes: Planes) -> Iterator[Change]:
+        positions, differences = decode_planes(planes, WORD_DTYPE[bucket.width])
+        cuts = np.searchsorted(positions, np.cumsum([segment.words for segment in bucket.segments])).tolist()
+        at = low = 0
+        for segment, high in zip(bucket.segments, cuts, strict=True):
+            spec, offset = self._specs[segment.tensor], segment.start - at
+            for box in self._map.meeting(segment.tensor, segment.start, segment.end) if high > low else ():
+                run = positions[low:high], differences[low:high]
+                if box.contiguous:
+                    yield self._run(box, spec, *run, offset)
+                else:
+                    changed = torch.from_numpy(run[0]), to_engine(run[1], self._device)
+                    yield self._sparse(box, spec, *changed, offset)
+            at, low = at + segment.words, high
+
+    def _run(self, box: Box, spec: TensorSpec, positions: Index, differences: Words, offset: int) -> Change:
+        """As `_sparse`, of a box in one run in the CPU's memory."""
+        low, high = np.searchsorted(positions, [end - offset for end in box.span]).tolist()
+        words, shift = self._numpy_words(box), offset + box.dst - box.src
+        positions, differences = positions[low:high], differences[low:high]
+        if high > low and not (positions[0] + shift >= 0 and positions[-1] + shift < words.size):  # they rise
+            raise _outside(box)
+        start = spec.offset + offset * address_step(spec.width)
+        return Change(box, *engine_runs.preview(words, positions, differences, shift=shift, start=start))
+
+    def _numpy_words(self, box: Box) -> Words:
+        if box not in self._views:
+            self._views[box] = unsigned(box.words)
+        return self._views[box]
 
     def _sparse(self, box: Box, spec: TensorSpec, positions: Tensor, differences: Tensor, offset: int) -> Change:
         """`offset` is added to bucket positions to make them positions of the tensor."""
@@ -201,29 +242,6 @@ class EngineWeights:
             before = 0 if anchor else digest_at(addresses, box.words[indices])
             yield Change(box, indices, new, (digest_at(addresses, new) - before) & MASK)
 
-    def _verify_mirrors(self, found: Verified) -> int:
-        """New words of opaque tensors, and their share of the gain; every rank holds them, the first one counts."""
-        gain = 0
-        for bucket, planes, dense in found.staged:
-            if all(segment.tensor not in self._mirrors for segment in bucket.segments):
-                continue
-            words = np.zeros(bucket.num_words, f"<u{bucket.width}") if dense is None else dense
-            if planes is not None:
-                apply_planes(words, planes, None)
-            at = 0
-            for segment in bucket.segments:
-                if segment.tensor in self._mirrors:
-                    copy = found.mirrors.setdefault(segment.tensor, self._mirrors[segment.tensor].copy())
-                    piece, run = words[at : at + segment.words], slice(segment.start, segment.end)
-                    copy[run] = piece if dense is not None else copy[run] + piece
-                at += segment.words
-        for name, words in found.mirrors.items():
-            offset = self._specs[name].offset
-            before = 0 if found.anchor else digest(self._mirrors[name], offset)
-            gain = total((gain, digest(words, offset) - before))
-            found.num_changed += int(np.count_nonzero(words != self._mirrors[name])) if self._first else 0
-        return gain if self._first else 0
-
     def _measured(self, box: Box) -> int:
         """The digest of a box's words, counted or not."""
         spec = self._specs[box.tensor]
@@ -252,19 +270,11 @@ class EngineWeights:
     def _check(self, box: Box, indices: Tensor) -> None:
         # The map came from real views, so this cannot fail; a write outside a storage must not depend on that.
         if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < box.words.numel()):
-            raise CorruptDelta(f"{box.tensor}: a change lies outside its storage of {box.words.numel()} words.")
+            raise _outside(box)
 
 
-def _stored(model_dir: Path, reasons: dict[str, str]) -> dict[str, Words]:
-    """Copies of the words of tensors that have no address, for the reasons that are given."""
-    directory = ModelDir(model_dir)
-    for name, reason in reasons.items():
-        if name not in directory.tensors:
-            raise CorruptDelta(
-                f"{name} has no address in the engine ({reason}) and is not in {model_dir}: the server runs another "
-                "model than the trainer."
-            )
-    return {name: np.array(directory.words(name)) for name in reasons}
+def _outside(box: Box) -> CorruptDelta:
+    return CorruptDelta(f"{box.tensor}: a change lies outside its storage of {box.words.numel()} words.")
 
 
 def _weighed(box: Box, gain: int) -> int:

@@ -6,11 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weightsync import diff
 from weightsync import digest as cpu_digest
 from weightsync.diff_numpy import ESCAPE, SKIP
 from weightsync.layout import WORD_DTYPE, Words, address_step
-from weightsync.planes import Planes, decode_planes
+from weightsync.planes import Planes
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _NUMPY: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
@@ -31,11 +30,8 @@ def to_engine(words: Words, device: torch.device) -> Tensor:
     return torch.from_numpy(signed if signed.flags.writeable else signed.copy()).to(device)
 
 
-def decode(planes: Planes, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def decode(planes: Planes, device: torch.device) -> tuple[Tensor, Tensor]:
     """(positions int64, differences) of checked planes; decoded where the weights are, so that planes travel."""
-    if device.type == "cpu":
-        positions, differences = decode_planes(planes, WORD_DTYPE[width])
-        return torch.from_numpy(positions), to_engine(differences, device)
     gaps, values = to_engine(planes.gaps, device), to_engine(planes.values, device)
     return decode_on_device(gaps, values, to_engine(planes.escaped, device), planes.num_changed)
 
@@ -73,33 +69,17 @@ def preview(
     Returns:
         Indices [n] int64, new words [n], and the digest's gain.
     """
-    width = words.element_size()
-    if words.device.type == "cpu" and diff.HAVE_NUMBA:
-        indices, new = torch.empty_like(positions), torch.empty_like(differences)
-        gain = diff.preview(
-            *(_unsigned(words), positions.numpy(), _unsigned(differences)),
-            *(shift, start, address_step(width), indices.numpy(), _unsigned(new)),
-        )
-        return indices, new, int(gain) & cpu_digest.MASK
     indices = positions + shift
     old = words[indices]
     new = old + differences
-    addresses = start + positions * address_step(width)
+    addresses = start + positions * address_step(words.element_size())
     return indices, new, (digest_at(addresses, new) - digest_at(addresses, old)) & cpu_digest.MASK
-
-
-def put(words: Tensor, indices: Tensor, new: Tensor) -> None:
-    """words[indices] = new; no index comes twice."""
-    if words.device.type == "cpu" and diff.HAVE_NUMBA:
-        diff.put(_unsigned(words), indices.numpy(), _unsigned(new))
-    else:
-        words.index_copy_(0, indices, new)
 
 
 def digest_at(addresses: Tensor, words: Tensor) -> int:
     """The digest of words at addresses, [n] each, modulo 2^64."""
     if words.device.type == "cpu":
-        return cpu_digest.digest_at(addresses.numpy(), _unsigned(words))
+        return cpu_digest.digest_at(addresses.numpy(), unsigned(words))
     return cpu_digest.total(
         digest_on_device(addresses[at : at + _CHUNK], words[at : at + _CHUNK]) for at in range(0, words.numel(), _CHUNK)
     )
@@ -108,7 +88,7 @@ def digest_at(addresses: Tensor, words: Tensor) -> int:
 def digest_run(words: Tensor, start: int) -> int:
     """The digest of a contiguous run whose first word has address `start`."""
     if words.device.type == "cpu":
-        return cpu_digest.digest(_unsigned(words), start)
+        return cpu_digest.digest(unsigned(words), start)
     step, parts = address_step(words.element_size()), []
     for at in range(0, words.numel(), _CHUNK):
         piece = words[at : at + _CHUNK]
@@ -143,5 +123,6 @@ def _signed64(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def _unsigned(words: Tensor) -> Words:
+def unsigned(words: Tensor) -> Words:
+    """Words in the CPU's memory as numpy's; the memory is shared."""
     return words.numpy().view(WORD_DTYPE[words.element_size()])

@@ -23,7 +23,7 @@ from weightsync.address_map import AddressMap, Loads, signature
 from weightsync.digest import total
 from weightsync.engine_weights import EngineWeights
 from weightsync.errors import CorruptDelta
-from weightsync.layout import TensorSpec
+from weightsync.layout import Bucket, TensorSpec
 from weightsync.ownership import settle
 from weightsync.peers import Peers, find_peers
 from weightsync.ticket import Ticket, put_json, read_layout, read_parts, read_plan, read_ticket
@@ -90,6 +90,7 @@ class Engine:
         self._tensors: tuple[TensorSpec, ...] = ()
         self._layout = ""
         self._signature: object = None
+        self._plan: tuple[tuple[str, str], tuple[Bucket, ...]] = ("", ""), ()
         self._peers: Peers = find_peers()
         self.version: int | None = _start_version()
         self.digest: int | None = None
@@ -132,8 +133,7 @@ class Engine:
         laps.append(time.perf_counter())
         verified = self._together(
             lambda: weights.verify(
-                read_parts(directory, ticket, read_plan(directory, ticket.plan, self._tensors)),
-                anchor=ticket.kind == "anchor",
+                read_parts(directory, ticket, self._buckets(directory, ticket.plan)), anchor=ticket.kind == "anchor"
             ),
             BAD_PART,
         )
@@ -167,6 +167,12 @@ class Engine:
 
         ticket: Ticket = self._together(look, BAD_TICKET)
         return ticket
+
+    def _buckets(self, directory: Path, plan: str) -> tuple[Bucket, ...]:
+        """The plan of the ticket; most versions have that of the one before."""
+        if self._plan[0] != (self._layout, plan):
+            self._plan = (self._layout, plan), read_plan(directory, plan, self._tensors)
+        return self._plan[1]
 
     def _write(self, weights: EngineWeights, verified: Any) -> None:
         weights.write(verified)

@@ -228,7 +228,8 @@ def read_parts(directory: Path, ticket: Ticket, buckets: Sequence[Bucket]) -> li
     try:
         size = path.stat().st_size
         # Copy on write: torch wants writable memory, the file stays as it is.
-        data = np.memmap(path, np.uint8, mode="c") if size else np.empty(0, np.uint8)
+        # A plain view of the map: each slice of a memmap is made by Python code.
+        data = np.asarray(np.memmap(path, np.uint8, mode="c")) if size else np.empty(0, np.uint8)
     except (OSError, ValueError) as error:
         raise CorruptDelta(f"{path} cannot be read ({error!r}). The host stages it again.") from error
     need(size == ticket.num_bytes, str(path), "size", size, ticket.num_bytes)
