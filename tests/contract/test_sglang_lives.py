@@ -10,7 +10,7 @@ import httpx
 import pytest
 import torch
 
-from tests.support.inference_servers import InferenceServer, inference_server, payload
+from tests.support.inference_servers import InferenceServer, inference_server, payload, wait_for
 from tests.support.local_models import save_model
 from tests.support.sglang_python import skip_without_sglang
 from tests.support.weight_loader import NAME as LOADER
@@ -98,6 +98,6 @@ def test_an_admin_key_closes_control_routes_to_the_api_key(kind: str, model_dir:
         assert (got["/abort_request", "api"], got["/abort_request", "admin"]) == (401, 200)
         assert (got["/flush_cache", "api"], got["/flush_cache", "admin"]) == (401, 200)
         without = httpx.Client(base_url=server.url, timeout=60)
-        assert without.get("/health").status_code == 200
+        wait_for("its first generation is done", lambda: without.get("/health").status_code == 200)
         assert without.get("/model_info").status_code == 401
         assert without.post("/generate", json=server.body([1], 1)).status_code == 401

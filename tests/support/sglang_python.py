@@ -48,6 +48,7 @@ def warm_python() -> Path:
             stderr=output,
             env={**os.environ, **switches},
             cwd=ROOT,
+            start_new_session=True,  # a signal for all of the tests would end it before its servers
         )
 
     def end() -> None:

@@ -11,6 +11,7 @@ process's standard input.
 """
 
 import contextlib
+import ctypes
 import json
 import multiprocessing
 import os
@@ -68,6 +69,7 @@ def fork_server(connection: socket.socket, others: list[socket.socket]) -> int:
             os.close(stream)
         return pid
     os.setsid()
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # it dies with the warm process, however that dies
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     for other in (connection, *others):
