@@ -66,7 +66,7 @@ class AlignedSnapshot:
         """Move to the version that head names since its flip, by the frames that made it."""
 
         def apply() -> None:
-            snapshot.advance(uploaded.frames, header, self._key)
+            snapshot.advance(uploaded.frames, header, self._key, uploaded.rates)
 
         try:
             from_all(self._ranks, apply)

@@ -93,8 +93,8 @@ class WeightsyncConfig(BaseModel):
     Settings and keys of the store come from the environment, as its package reads them."""
 
     mode: Literal["auto", "changes"] = "auto"
-    """Whether a version's parts hold changes or whole weights. changes: the fewest bytes. auto: what each rank has put
-    sooner by the rates that it measures, which on a fast link with most weights changed are whole ones."""
+    """Whether a version's parts hold changes or whole weights. changes: the fewest bytes. auto: what is in the engines
+    sooner by the rates that each rank measures, which on a fast link with most weights changed are whole ones."""
 
     anchor_interval: Annotated[int, Field(ge=1)] = 64
     """A whole set of weights is written beside every this many versions' changes, and earlier when the changes since

@@ -1,8 +1,9 @@
-"""Which form of a version is on its readers' side first: changes or whole words, by the rates that were measured.
+"""Which form of a version is in the engines first: changes or whole words, by the rates that were measured.
 
-A rank encodes while it sends, so a form takes as long as the slower of the two. Changes cost encoding and few bytes,
-whole words cost a digest and all bytes: below some tens of Gb/s changes win whenever few words changed; in memory, with
-half of the words changed, whole words do. Pure arithmetic; what the readers do with either is not counted.
+A rank encodes while it sends, so a form is there after the slower of the two; then it is applied while the engine
+stands still. Changes cost encoding, few bytes and what was changed; whole words cost a digest and all bytes on both
+sides. Where few words changed changes win, on any link; with half of them changed, and a fast link, whole words do.
+Pure arithmetic: the rank's own apply stands for the engines', which do the same work.
 """
 
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class LinkRates:
 
     def __init__(self) -> None:
         self._encode: dict[Form, _Mean] = {"changes": _Mean(), "whole": _Mean()}
+        self._apply: dict[Form, _Mean] = {"changes": _Mean(), "whole": _Mean()}
         self._size = _Mean()
         self._send = _Mean()
 
@@ -43,6 +45,10 @@ class LinkRates:
         if num_bytes:
             self._send.note(seconds / num_bytes)
 
+    def note_applied(self, form: Form, words_bytes: int, seconds: float) -> None:
+        """A bucket of `words_bytes` became what a frame of this form makes of it, digest included."""
+        self._apply[form].note(seconds / words_bytes)
+
     def knows(self, form: Form) -> bool:
         """Was the encoding of this form measured?"""
         return self._encode[form].value is not None
@@ -52,7 +58,10 @@ class LinkRates:
         encode, send, size = self._encode[form].value, self._send.value, self._size.value
         if encode is None or send is None or size is None:
             return None
-        return max(encode, send * (size if form == "changes" else 1.0))
+        apply = self._apply[form].value
+        if apply is None:  # encoding whole words is a copy and a digest, as applying them is
+            apply = encode if form == "whole" else 0.0
+        return max(encode, send * (size if form == "changes" else 1.0)) + apply
 
     def faster(self) -> Form:
         """The form for the next version; changes while a rate is unknown."""

@@ -5,6 +5,7 @@ It changes only by what a reader of the log would read: its own frames after the
 
 import bisect
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from weightsync.codec import Frame, FrameHeader, open_frame
 from weightsync.digest import MASK, digest, total
 from weightsync.errors import CorruptDelta, DigestMismatch
 from weightsync.layout import WORD_DTYPE, AddressTable, Bucket, Segment, Words, address_step
+from weightsync.link_rates import Form, LinkRates
 from weightsync.log.records import Upload
 from weightsync.model_dir import ModelDir
 from weightsync.reader import Reader, check_complete, dense_frame
@@ -61,11 +63,19 @@ class Snapshot:
         """Are these the rank's words, bit for bit?"""
         return all(np.array_equal(self.words[bucket.id], words_of(bucket)) for bucket in self.buckets)
 
-    def advance(self, frames: Iterable[tuple[Bucket, bytes]], header: FrameHeader, key: bytes | None) -> None:
+    def advance(
+        self,
+        frames: Iterable[tuple[Bucket, bytes]],
+        header: FrameHeader,
+        key: bytes | None,
+        rates: LinkRates | None = None,
+    ) -> None:
         """Apply the rank's own frames of a version that head names now.
 
         `header` is the version's; its bucket field is ignored. Every version so tests the encoder that made it.
 
+        Args:
+            rates: is told how long each took.
         Raises:
             DigestMismatch: a frame does not make what it was made for; the words can no longer be trusted.
         """
@@ -76,7 +86,7 @@ class Snapshot:
                 raise DigestMismatch(
                     f"our own frame does not read back: {error} The next version goes whole."
                 ) from error
-            words = self.words[bucket.id]
+            words, began = self.words[bucket.id], perf_counter()
             if frame.dense is not None:
                 words[:] = frame.dense
                 after = _digest_of(words, bucket, self.plan)
@@ -88,6 +98,9 @@ class Snapshot:
                     f"made for {frame.digest_after:016x}. The next version goes whole."
                 )
             self.digests[bucket.id] = after
+            if rates is not None:
+                form: Form = "changes" if frame.dense is None else "whole"
+                rates.note_applied(form, bucket.num_bytes, perf_counter() - began)
         self.version = header.target
 
     def replay(self, path: Path, reader: Reader, directory: Callable[[], ModelDir], deadline: Deadline) -> None:

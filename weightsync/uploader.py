@@ -28,6 +28,7 @@ class Uploaded:
         frames: the parts themselves, with which the snapshot advances after the flip; empty for an anchor.
         num_changed: words.
         gain: of the digest over all buckets; for an anchor the sum of the buckets' digests.
+        rates: are told how long applying the frames takes.
     """
 
     parts: list[tuple[int, int]] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Uploaded:
     frames: list[tuple[Bucket, bytes]] = field(default_factory=list)
     num_changed: int = 0
     gain: int = 0
+    rates: LinkRates | None = None
 
 
 class Uploader:
@@ -67,7 +69,7 @@ class Uploader:
         Raises:
             TransportError: a part could not be put; what was put is an orphan.
         """
-        done = Uploaded()
+        done = Uploaded(rates=self.rates)
         chooses = self._may_choose and sum(bucket.num_bytes for bucket in snapshot.buckets) >= _WORTH_BYTES
         form: Form = self.rates.faster() if chooses else "changes"
         with _Sender(self._transport, self._rank, prefix, deadline) as sender:

@@ -1,4 +1,4 @@
-"""The faster form by measured rates: slow links take changes, memory takes whole words once most of them changed."""
+"""The faster form by measured rates: slow links take changes, fast ones take whole words once most of them changed."""
 
 import pytest
 
@@ -48,3 +48,15 @@ def test_a_link_that_became_slow_is_noticed() -> None:
     for _ in range(8):
         rates.note_sent(MB, MB / 1e8)
     assert rates.faster() == "changes"
+
+
+def test_what_an_engine_stands_still_for_counts() -> None:
+    rates = measured(link=20e9, encode=1e9, whole=5e9, size=0.02)
+    assert rates.faster() == "whole", "sooner there, as far as is known"
+    rates.note_applied("changes", MB, MB / 5e9)
+    rates.note_applied("whole", MB, MB / 0.7e9)
+    assert rates.faster() == "changes"
+    rates = measured(link=20e9, encode=1e9, whole=5e9, size=0.6)
+    rates.note_applied("changes", MB, MB / 0.5e9)
+    rates.note_applied("whole", MB, MB / 2e9)
+    assert rates.faster() == "whole", "applying so many changes takes longer than copying all"
