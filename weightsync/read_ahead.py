@@ -11,6 +11,7 @@ from weightsync.transport.base import Deadline
 
 T = TypeVar("T")
 
+_MOST_AHEAD = 64  # of small parts: more would only make the look at what is held longer
 _GRACE_S = 1.0  # a transport says best itself why it is late; this is for one that says nothing
 
 
@@ -74,7 +75,9 @@ class ReadAhead(Generic[T]):
             self._size(future.result()) if future.done() and future.exception() is None else fetch.num_bytes
             for fetch, future in self._ahead
         )
-        while self._next is not None and (not (held or self._ahead) or held + self._next.num_bytes <= self._budget):
+        while self._next is not None and len(self._ahead) < _MOST_AHEAD:
+            if (held or self._ahead) and held + self._next.num_bytes > self._budget:
+                return
             self._ahead.append((self._next, self._pool.submit(self._next.call)))
             held += self._next.num_bytes
             self._next = next(self._fetches, None)
