@@ -189,11 +189,13 @@ def test_a_stop_ends_with_the_process_not_with_its_pid_file(tmp_path: Path) -> N
     server = (
         "import os, pathlib, signal, sys, threading; leave = threading.Event(); pid = pathlib.Path(sys.argv[2]);"
         "signal.signal(signal.SIGTERM, lambda *_: (pid.unlink(), leave.set()));"
-        "pid.write_text(str(os.getpid())); print(flush=True); leave.wait(60); threading.Event().wait(0.5)"
+        "pid.write_text(str(os.getpid())); print(flush=True); leave.wait(60); threading.Event().wait(0.5);"
+        "pid.with_name('left').touch()"
     )
     process = subprocess.Popen([sys.executable, "-c", server, str(conf), str(pid)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     stop(tmp_path)
-    assert process.poll() is not None
+    assert (tmp_path / "left").exists()
+    assert process.wait(30) == 0
     process.stdout.close()

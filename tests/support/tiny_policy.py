@@ -1,5 +1,6 @@
 """A tiny model directory, and groups of trajectories whose logprobs some weights would have recorded."""
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from buffer.versions import pack
 
 VOCABULARY = 50
 SMALL = StarterModelConfig(hidden_size=16, layers=2, heads=2, kv_heads=1)
+LOADING = threading.Lock()
+"""transformers loads a model on a device that is switched for the whole process: one thread at a time."""
 
 
 def write_tiny_model(directory: Path, seed: int = 0, wire_dtype: str = "bfloat16") -> Path:
@@ -47,7 +50,8 @@ def make_groups(
 ) -> list[Group]:
     """Random prompts and answers of several lengths, with the model's own logprobs plus `noise`."""
     rng = np.random.default_rng(seed)
-    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+    with LOADING:
+        model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     groups = []
     for index in range(num_groups):
         prompt = rng.integers(2, VOCABULARY, size=int(rng.integers(2, 6)))

@@ -26,6 +26,7 @@ from asyncrl.trainer.parallel import OneRank, Ranks
 from asyncrl.trainer.policy import Policy
 from buffer import BufferConfig, ReplayBuffer, StalenessConfig
 from tests.support.rollout_thread import RolloutThread
+from tests.support.tiny_policy import LOADING
 from weightsync.config import WeightsyncConfig
 from weightsync.log import open_log
 from weightsync.manifest import Manifest
@@ -108,16 +109,17 @@ def start_trainer(
     ranks, directory = ranks or OneRank(), config.run.directory
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
     manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
-    policy = Policy.load(
-        config.model.path,
-        algorithm,
-        config.actor,
-        arithmetic=config.model.dtype,
-        temperature=config.rollout.temperature,
-        steps=config.trainer.steps,
-        wire_dtype=manifest.dtypes,
-        ranks=ranks,
-    )
+    with LOADING:
+        policy = Policy.load(
+            config.model.path,
+            algorithm,
+            config.actor,
+            arithmetic=config.model.dtype,
+            temperature=config.rollout.temperature,
+            steps=config.trainer.steps,
+            wire_dtype=manifest.dtypes,
+            ranks=ranks,
+        )
     log = open_log(url or str(directory / "log"), "toy")
     publisher = WeightPublisher(
         manifest,
