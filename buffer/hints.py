@@ -23,7 +23,8 @@ class Hints:
         Raises:
             ServerLost: the server did not answer for buffer.retry_s.
         """
-        self._last, changed = self._store.wait_for_hint(self._last, self._kind, deadline_s, num_ready)
-        return changed
+        waited = self._store.wait_for_hint(self._last, self._kind, deadline_s, num_ready)
+        self._last = waited.last
+        return waited.ended
 
     __call__ = wait

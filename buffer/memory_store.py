@@ -12,7 +12,7 @@ from threading import Condition
 from buffer import batches, claims, closing, ledger
 from buffer.books import Books, Index, Spent
 from buffer.lineage import Ledger, outline
-from buffer.store import RECORD_NUMBERS, Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
+from buffer.store import RECORD_NUMBERS, Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept, Waited
 
 _NUM_HINTS = 256
 
@@ -196,16 +196,17 @@ class MemoryStore:
         with self._server.changed:
             return self._last()
 
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]:
-        """The id of the newest hint, and whether those came after `after` that end the wait."""
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> Waited:
+        def kinds() -> list[str]:
+            return [of for at, of in self._hints() if at > int(after) and kind in (None, of)]
 
         def news() -> bool:
-            kinds = [of for at, of in self._hints() if at > int(after) and kind in (None, of)]
-            return kinds.count("ready") >= num_ready or len(kinds) > kinds.count("ready")
+            came = kinds()
+            return came.count("ready") >= num_ready or len(came) > came.count("ready")
 
         with self._server.changed:
-            found = self._server.changed.wait_for(news, deadline_s)
-            return self._last(), found
+            ended = self._server.changed.wait_for(news, deadline_s)
+            return Waited(self._last(), ended, kinds().count("ready"))
 
     def report(self, source: str, facts: str) -> None:
         with self._server.changed:

@@ -25,7 +25,7 @@ from buffer.redis_replies import (
     swept_of,
 )
 from buffer.scripts import Script, script
-from buffer.store import Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept
+from buffer.store import Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept, Waited
 
 _MAX_SOURCES = 512
 
@@ -221,20 +221,20 @@ class RedisStore:
     def hint(self) -> str:
         return self._server.last_id(ledger_key(self.run, "hints"))
 
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]:
-        """The id of the newest hint, and whether those came after `after` that end the wait.
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> Waited:
+        """See `buffer.store.Store`.
 
         A server that lost its tail may give ids below `after`: such a hint is missed, and the deadline ends the wait.
         """
-        key, deadline = ledger_key(self.run, "hints"), time.monotonic() + deadline_s
+        key, deadline, seen = ledger_key(self.run, "hints"), time.monotonic() + deadline_s, 0
         while (left := deadline - time.monotonic()) > 0:
             entries = self._server.read_stream(key, after, left)
             after = entries[-1][0] if entries else after
             kinds = [of for _, of in entries if kind in (None, of)]
-            num_ready -= kinds.count("ready")
-            if num_ready <= 0 or len(kinds) > kinds.count("ready"):
-                return after, True
-        return after, False
+            seen += kinds.count("ready")
+            if seen >= num_ready or len(kinds) > kinds.count("ready"):
+                return Waited(after, True, seen)
+        return Waited(after, False, seen)
 
     def report(self, source: str, facts: str) -> None:
         self._run("report", source, facts, _MAX_SOURCES)

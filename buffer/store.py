@@ -7,7 +7,7 @@ policy: they get integers and keys.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from buffer.books import NO_INDEX, Books, Card, Index, Spent
 from buffer.lineage import Ledger
@@ -136,6 +136,20 @@ class Swept:
     trash: tuple[str, ...]
 
 
+class Waited(NamedTuple):
+    """What a wait for hints saw.
+
+    Attributes:
+        last: id of the newest hint.
+        ended: whether what came ends the wait; False: its deadline passed.
+        num_ready: groups that came in. More than were waited for: whoever waits on after `last` may have them all.
+    """
+
+    last: str
+    ended: bool
+    num_ready: int
+
+
 class Store(Protocol):
     """The ledger of one run. In memory_store, redis_store; held to tests/contract/test_store.py."""
 
@@ -199,7 +213,10 @@ class Store(Protocol):
     def lineage(self, watermark: int, count: int, named: Sequence[int]) -> Books: ...
     def counts(self) -> dict[str, int]: ...
     def hint(self) -> str: ...
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]: ...
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> Waited:
+        """Block until `num_ready` groups came in after the hint `after`, or anything else happened."""
+        ...
+
     def report(self, source: str, facts: str) -> None: ...
     def reports(self) -> dict[str, tuple[int, str]]: ...
     def of_run(self, run: str) -> "Store": ...

@@ -208,9 +208,11 @@ class TrainerSide(Attached):
         if missing == 1:
             return last, wait_s
         until = time.monotonic() + wait_s
-        last, changed = self._store.wait_for_hint(last, None, wait_s, missing - 1)
+        waited = self._store.wait_for_hint(last, None, wait_s, missing - 1)
         left_s = until - time.monotonic()
-        return (last, left_s) if changed and left_s > 0 else None
+        # The last one may have come in together with the one before it: no other would follow.
+        is_complete = waited.num_ready >= missing
+        return (waited.last, left_s) if waited.ended and left_s > 0 and not is_complete else None
 
     def _nonce(self, branch: int) -> str:
         with self._lineage_lock:

@@ -315,6 +315,7 @@ def test_a_group_that_mask_would_train_on_is_never_doomed(new_run: NewRun) -> No
     assert run.buffer.renew(claim, run.version(4)).go_on
 
 
+@pytest.mark.timeout(60)
 def test_a_lease_may_block_until_its_last_group_is_in(new_run: NewRun) -> None:
     run = new_run().recover(limit=1, per_version=2)
     worker, claims = run.attach(), run.claims()
@@ -328,10 +329,22 @@ def test_a_lease_may_block_until_its_last_group_is_in(new_run: NewRun) -> None:
 
     with ThreadPoolExecutor(1) as threads:
         putting = threads.submit(put_two)
-        leased = run.buffer.lease(run.branch, run.number, 1, 2, after=refused, wait_s=20)
+        leased = run.buffer.lease(run.branch, run.number, 1, 2, after=refused, wait_s=300)
         putting.result()
     assert isinstance(leased, Leased)
     assert [entry.ordinal for entry in leased.entries] == [0, 1]
+
+
+@pytest.mark.timeout(60)
+def test_a_lease_does_not_wait_for_what_came_in_together(new_run: NewRun) -> None:
+    run = new_run().recover(limit=1, per_version=3)
+    refused = run.try_lease(3)
+    assert isinstance(refused, NotReady)
+    worker, claims = run.attach(), run.claims()
+    for claim in claims[:3]:
+        worker.put(claim, group_for(claim, run.version()))
+    leased = run.buffer.lease(run.branch, run.number, 1, 3, after=refused, wait_s=300)
+    assert isinstance(leased, Leased)
 
 
 def test_a_lease_that_blocks_in_vain_says_what_is_missing(new_run: NewRun) -> None:

@@ -10,7 +10,7 @@ from buffer.keys import LEDGER_KEYS, ledger_key
 from buffer.lineage import Ledger
 from buffer.memory_store import MemoryStore
 from buffer.script_store import RedisStore
-from buffer.store import Batch, Done, Granted, Limits, Refused, Renewed, Store, Swept
+from buffer.store import Batch, Done, Granted, Limits, Refused, Renewed, Store, Swept, Waited
 from tests.support.redis_server import RedisServer
 
 _T = TypeVar("_T")
@@ -138,7 +138,7 @@ class TwinStore:
     def hint(self) -> str:
         return self.scripts.hint()
 
-    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> tuple[str, bool]:
+    def wait_for_hint(self, after: str, kind: str | None, deadline_s: float, num_ready: int) -> Waited:
         return self.scripts.wait_for_hint(after, kind, deadline_s, num_ready)
 
     def report(self, source: str, facts: str) -> None:
