@@ -132,10 +132,11 @@ class _Run:
         """From the first version of the branch to the end."""
         await self.publishing.publish()
         await self.publishing.advance()
+        values: dict[str, float] = {}
         if self.lineage.step == 0 and self.parts.heldout:
             await self.publishing.ensure_head(max_lag=0)
-            self.write(await self.evaluate("before"))
-        self.write(self.publishing.drain())
+            values = await self.evaluate("before")
+        self.write(values | self.publishing.drain())
         self.reporting.begin()
         while self.lineage.step < self.config.trainer.steps:
             await self.publishing.ensure_head(max_lag=self.config.plan.limit)
