@@ -7,7 +7,7 @@ from buffer.scripts import script
 from scripts.benches.buffer_cases.flow import CONTENDERS, measure
 from scripts.benches.buffer_cases.processes import Outcome
 
-SCRIPTS = ("reserve", "renew", "put", "lease", "advance", "commit", "audit", "sweep", "recover")
+SCRIPTS = ("reserve", "renew", "put", "lease", "advance", "commit", "lineage", "sweep", "recover")
 
 
 def show(num_producers: int, count: int) -> None:
