@@ -1,49 +1,10 @@
 """The two commands as processes: started in either order, killed for real, and still nothing lost or trained twice."""
 
-import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pytest
-
 from asyncrl.schedule import MODES
-from tests.support.commands import CONFIG, Command, last_step, metric_lines, without_clock
-
-SMALL = (
-    "schedule.groups_per_step=8",
-    "rollout.n=8",
-    "eval.n=1",
-    "metrics.sinks=[]",
-    "buffer.claim_s=3",
-    "buffer.renew_every_s=1",
-    "cluster.stop_timeout_s=10",
-)
-Start = Callable[..., Command]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a command on the run of this test; whatever still runs at the end is killed."""
-    started: list[Command] = []
-
-    def run(*arguments: str, run_dir: Path | None = None) -> Command:
-        directory = run_dir or tmp_path / "run"
-        directory.mkdir(parents=True, exist_ok=True)
-        name, *rest = arguments
-        command = Command(
-            [name, str(CONFIG), f"run.dir={directory}", f"run.name={directory.name}", *SMALL, *rest],
-            directory / f"{name}-{len(started)}.out",
-        )
-        started.append(command)
-        return command
-
-    yield run
-    for command in started:
-        command.close()
-
-
-def summary(run_dir: Path) -> dict[str, object]:
-    return dict(json.loads((run_dir / "summary.json").read_text()))
+from tests.e2e.conftest import Start
+from tests.support.commands import last_step, metric_lines, summary
 
 
 def test_a_run_survives_the_death_of_either_side(starter: None, start: Start, tmp_path: Path) -> None:
@@ -90,36 +51,3 @@ def test_a_graceful_stop_loses_nothing_and_goes_on(starter: None, start: Start, 
     steps = [int(line["step"]) for line in metric_lines(run_dir) if "actor/pg_loss" in line]
     assert steps == list(range(1, 13)), f"stopped at {stopped_at}: no step twice, none missing"
     assert summary(run_dir)["audit_ok"] is True
-
-
-def test_separate_async_at_limit_zero_is_sync_bit_for_bit(starter: None, start: Start, tmp_path: Path) -> None:
-    same = ("trainer.steps=4", "staleness.order=ordinal", "run.name=same")
-    sync, separate = tmp_path / "sync", tmp_path / "separate"
-    together = start("train", "--mode", "sync", *same, run_dir=sync)
-    assert together.wait() == 0, together.text()
-    rollout = start("serve-rollout", *same, "staleness.limit=0", run_dir=separate)
-    trainer = start("train", "--mode", "separate_async", "staleness.limit=0", *same, run_dir=separate)
-    assert trainer.wait() == 0, trainer.text()
-    assert rollout.wait() == 0, rollout.text()
-    left, right = ([without_clock(line) for line in metric_lines(run)] for run in (sync, separate))
-    assert len(left) == 6  # before, four steps, after
-    assert left == right
-
-
-@pytest.mark.parametrize(("limit", "policy"), [(1, "drop"), (4, "wait")])
-def test_lag_at_consumption_never_exceeds_the_limit(
-    limit: int, policy: str, starter: None, start: Start, tmp_path: Path
-) -> None:
-    keys = (f"staleness.limit={limit}", f"staleness.policy={policy}", "trainer.steps=10")
-    rollout, trainer = start("serve-rollout", *keys), start("train", *keys)
-    assert trainer.wait() == 0, trainer.text()
-    assert rollout.wait() == 0, rollout.text()
-    facts = summary(tmp_path / "run")
-    assert facts["lag_limit"] == limit
-    assert max(int(lag) for lag in dict(facts["lag_histogram"])) <= limit
-
-
-def test_colocate_async_runs_both_sides_from_one_command(starter: None, start: Start, tmp_path: Path) -> None:
-    trainer = start("train", "--mode", "colocate_async", "trainer.steps=4")
-    assert trainer.wait() == 0, trainer.text()
-    assert summary(tmp_path / "run")["audit_ok"] is True

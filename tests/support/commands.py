@@ -94,3 +94,8 @@ def last_step(run_dir: Path) -> int:
 def without_clock(line: dict[str, Any]) -> dict[str, Any]:
     """The metrics that must be equal in two runs of equal seeds."""
     return {name: value for name, value in line.items() if not name.startswith(CLOCK)}
+
+
+def summary(run_dir: Path) -> dict[str, object]:
+    """What a finished run left."""
+    return dict(json.loads((run_dir / "summary.json").read_text()))
