@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.support.fused_model import checkpoint, save_checkpoint, stepped
+from tests.support.plain_engine import apply_ticket
 from tests.support.rank_threads import RankThread, RankThreads
 from tests.support.weights import Model, assert_same
 from weightsync.config import WeightsyncConfig
@@ -21,12 +21,11 @@ from weightsync.log.directory import DirectoryLog
 from weightsync.log.records import VersionRecord
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
-from weightsync.planes import apply_planes
 from weightsync.publisher import WeightPublisher
 from weightsync.receiver import Receiver
 from weightsync.shard import LocalShard, shards_of
 from weightsync.snapshot import Snapshot
-from weightsync.ticket import Ticket, read_parts, read_plan
+from weightsync.ticket import Ticket
 from weightsync.transport.directory import DirectoryTransport
 from weightsync.versions import label, pack
 
@@ -137,17 +136,7 @@ def apply(world: World, stage_dir: Path, ticket: Ticket, words: Model) -> None:
     """What the loader does, on plain words."""
     for name in [spec.name for spec in world.manifest.tensors if spec.name not in words]:
         words[name] = ModelDir(world.model_dir).words(name).copy()
-    buckets = read_plan(stage_dir, ticket.plan, world.manifest.tensors)
-    for bucket, planes, dense in read_parts(stage_dir, ticket, buckets):
-        piece = np.concatenate([words[s.tensor][s.start : s.end] for s in bucket.segments])
-        if planes is not None:
-            apply_planes(piece, planes, None)
-        elif dense is not None:
-            piece = dense
-        at = 0
-        for segment in bucket.segments:
-            words[segment.tensor][segment.start : segment.end] = piece[at : at + segment.words]
-            at += segment.words
+    apply_ticket(words, stage_dir, ticket, world.manifest)
 
 
 @pytest.fixture

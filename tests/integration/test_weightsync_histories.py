@@ -13,17 +13,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tests.support.plain_engine import apply_ticket
 from tests.support.weights import Model, changed_model, manifest_of, random_model, save_model
 from weightsync.config import WeightsyncConfig
 from weightsync.errors import BaseMismatch, ChainBroken, Fenced, LogLost, PublishFailed, TransportFull
 from weightsync.log.directory import DirectoryLog
 from weightsync.log.records import VersionRecord
 from weightsync.model_dir import ModelDir
-from weightsync.planes import apply_planes
 from weightsync.publisher import WeightPublisher
 from weightsync.receiver import Receiver
 from weightsync.shard import LocalShard
-from weightsync.ticket import Ticket, read_parts, read_plan
+from weightsync.ticket import Ticket
 from weightsync.transport.directory import DirectoryTransport
 from weightsync.versions import pack, unpack
 
@@ -187,17 +187,7 @@ def applied(machine: Histories, receiver: Receiver, ticket: Ticket, have: int | 
     """What the loader does, on plain words; the base is checked like there."""
     assert ticket.kind == "anchor" or ticket.base == have
     new = {name: w.copy() for name, w in words.items()}
-    buckets = read_plan(receiver._stage_dir, ticket.plan, machine.manifest.tensors)
-    for bucket, planes, dense in read_parts(receiver._stage_dir, ticket, buckets):
-        piece = np.concatenate([new[s.tensor][s.start : s.end] for s in bucket.segments])
-        if planes is not None:
-            apply_planes(piece, planes, None)
-        elif dense is not None:
-            piece = dense
-        at = 0
-        for segment in bucket.segments:
-            new[segment.tensor][segment.start : segment.end] = piece[at : at + segment.words]
-            at += segment.words
+    apply_ticket(new, receiver._stage_dir, ticket, machine.manifest)
     return new
 
 
