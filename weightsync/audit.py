@@ -58,4 +58,4 @@ def _read(reader: Reader, record: VersionRecord, upload: Upload, config: Weights
     plan = reader.plan(upload.plan, manifest)
     check_complete(record, upload, plan)
     deadline = Deadline(config.stage_deadline_s, f"reading {label(record.version)}")
-    return sum(len(frames) for _, frames in reader.frames([upload], plan.buckets, manifest, deadline))
+    return sum(sum(1 for _ in frames) for _, frames in reader.stream([upload], plan.buckets, manifest, deadline))

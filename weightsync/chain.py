@@ -34,18 +34,20 @@ class Path:
     @property
     def num_bytes(self) -> int:
         """Bytes to bring from the transport."""
-        anchor = self.start.anchor if self.start is not None else None
-        changes = sum(record.delta.num_bytes for record in self.deltas if record.delta is not None)
-        return changes + (anchor.num_bytes if anchor is not None else 0)
+        return sum(upload.num_bytes for upload in self.uploads)
+
+    @property
+    def uploads(self) -> list[Upload]:
+        """What is read from the transport, in order."""
+        anchors = [self.start.anchor] if self.start is not None and self.start.anchor is not None else []
+        return anchors + [record.delta for record in self.deltas if record.delta is not None]
 
     def of_one_plan(self) -> "Path":
         """The longest beginning whose uploads were cut by one plan: what can be folded bucket by bucket.
 
         The plan changes when the trainer resumes on another number of ranks; a reader then takes two steps.
         """
-        plans = [record.delta.plan for record in self.deltas if record.delta is not None]
-        if self.start is not None and self.start.anchor is not None:
-            plans.insert(0, self.start.anchor.plan)
+        plans = [upload.plan for upload in self.uploads]
         same = next((i for i, plan in enumerate(plans) if plan != plans[0]), len(plans))
         return replace(self, deltas=self.deltas[: same - (len(plans) - len(self.deltas))])
 

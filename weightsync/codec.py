@@ -272,16 +272,6 @@ class Fold:
         frame.apply(self._words, None)
 
 
-def merge(frames: Sequence[Frame], scratch: Scratch) -> Frame:
-    """One frame with the effect of `frames`, of one bucket and at least one, as `Fold` makes it."""
-    fold = Fold(frames[0].bucket)
-    for frame in frames:
-        fold.add(frame)
-    folded = fold.result(scratch)
-    assert folded is not None, "at least one frame was added"
-    return folded
-
-
 def _plane(stored: memoryview, compressed: bool, size: int, where: str, name: str) -> bytes | memoryview:
     if compressed:
         # The embedded size is compared before memory is given: a hostile frame cannot ask for more than its header,

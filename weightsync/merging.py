@@ -51,7 +51,7 @@ def due(records: Sequence[VersionRecord], held: Collection[int], plan: str) -> c
         if way is None or way.start is not None or len(way.deltas) < FEWEST_HOPS:
             continue
         spans = [place[hop.version] - place[hop.base] for hop in way.deltas if hop.base is not None]
-        if 2 * max(spans) > sum(spans) or any(upload.plan != plan for upload in _uploads(way)):
+        if 2 * max(spans) > sum(spans) or any(upload.plan != plan for upload in way.uploads):
             continue
         saved = way.num_bytes * sum(version <= base for version in held)
         if best is None or saved > best[0]:
@@ -134,7 +134,7 @@ class Merger:
             return None
         base = way.deltas[0].base
         assert base is not None, "a hop has a base"
-        return base, [upload.nonce for upload in _uploads(way)], secrets.token_hex(8)
+        return base, [upload.nonce for upload in way.uploads], secrets.token_hex(8)
 
     def _merge(
         self, record: VersionRecord, snapshot: Snapshot, base: int, nonces: list[str], nonce: str, deadline: Deadline
@@ -145,7 +145,7 @@ class Merger:
         def put(prefix: str) -> Uploaded:
             records = [entry for entry in self._log.records() if entry.version <= record.version]
             found = chain.path(records, base)
-            if found is None or [part.nonce for part in _uploads(found)] != nonces:
+            if found is None or [part.nonce for part in found.uploads] != nonces:
                 raise ChainBroken(f"the log changed between {label(base)} and {label(record.version)} meanwhile.")
             way.append(found)
             try:
@@ -181,7 +181,7 @@ class Merger:
     def _put(self, snapshot: Snapshot, way: chain.Path, prefix: str, upload: Upload, deadline: Deadline) -> Uploaded:
         done = Uploaded()
         header = FrameHeader(snapshot.plan.manifest.layout_number, upload.base, upload.version, 0)
-        frames = self._reader.frames(_uploads(way), snapshot.buckets, snapshot.plan.manifest, deadline)
+        frames = self._reader.stream(way.uploads, snapshot.buckets, snapshot.plan.manifest, deadline)
         for bucket, found in frames:
             encoded = self._fold(snapshot, bucket, found, header._replace(bucket=bucket.id))
             if encoded is None:
@@ -208,7 +208,3 @@ class Merger:
         if (0 if encoded is None else encoded.digest_delta) != gain:
             raise DigestMismatch(f"bucket {bucket.id}: its parts do not add up to what the snapshot holds.")
         return encoded
-
-
-def _uploads(way: chain.Path) -> list[Upload]:
-    return [hop.delta for hop in way.deltas if hop.delta is not None]

@@ -10,7 +10,7 @@ from weightsync import chain
 from weightsync.buckets import BucketPlan
 from weightsync.codec import Fold
 from weightsync.errors import TransportFull
-from weightsync.log.records import Upload, describe
+from weightsync.log.records import describe
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
 from weightsync.planes import Scratch
@@ -42,18 +42,13 @@ class Step:
     plan: BucketPlan
     directory: ModelDir | None
 
-    @property
-    def uploads(self) -> list[Upload]:
-        """What is read from the transport, in order."""
-        return uploads_of(self.way)
-
     def content_name(self, key: bytes | None) -> str:
         """A name that two steps share only if their parts files are the same; nobody without the key can tell it."""
         target, start = self.way.target, self.way.start
-        begins = self.uploads[0].base if start is None else "anchor" if start.anchor is not None else "directory"
+        begins = self.way.uploads[0].base if start is None else "anchor" if start.anchor is not None else "directory"
         said = [
             *(FORMAT, self.manifest.layout_id, self.plan.plan_id, begins, self.base_digest, target.version),
-            *(target.digest, [upload.nonce for upload in self.uploads]),
+            *(target.digest, [upload.nonce for upload in self.way.uploads]),
         ]
         hashed = hashlib.blake2b(json.dumps(said).encode(), key=key or b"", digest_size=12)
         return f"{target.version}-{hashed.hexdigest()}"
@@ -97,7 +92,7 @@ class PathWriter:
 
     def _fill(self, writer: PartsWriter, step: Step, deadline: Deadline) -> None:
         digests = ChainDigests(step.way, step.base_digest)
-        for bucket, frames in self._reader.stream(step.uploads, step.plan.buckets, step.manifest, deadline):
+        for bucket, frames in self._reader.stream(step.way.uploads, step.plan.buckets, step.manifest, deadline):
             fold = Fold(bucket)
             if step.directory is not None:
                 fold.add(dense_frame(step.directory, step.manifest, bucket))
@@ -108,9 +103,3 @@ class PathWriter:
             if folded is not None and (folded.dense is not None or folded.num_changed):
                 writer.add(folded.bucket, folded.planes, folded.dense)
         digests.check()
-
-
-def uploads_of(way: chain.Path) -> list[Upload]:
-    """What a path reads from the transport, in order."""
-    anchors = [way.start.anchor] if way.start is not None and way.start.anchor is not None else []
-    return anchors + [record.delta for record in way.deltas if record.delta is not None]

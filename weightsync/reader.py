@@ -96,13 +96,6 @@ class Reader:
                 for _ in frames:
                     pass  # what was not taken
 
-    def frames(
-        self, uploads: Sequence[Upload], buckets: Iterable[Bucket], manifest: Manifest, deadline: Deadline
-    ) -> Iterator[tuple[Bucket, list[Frame]]]:
-        """As `stream`, with all frames of a bucket at once, which the budget does not count."""
-        for bucket, frames in self.stream(uploads, buckets, manifest, deadline):
-            yield bucket, list(frames)
-
     def _frame(self, upload: Upload, part: Part, bucket: Bucket, manifest: Manifest, deadline: Deadline) -> Frame:
         # The record is not trusted with memory either: no frame is larger than its bucket sent dense.
         if not HEAD_BYTES <= part.num_bytes <= HEAD_BYTES + bucket.num_bytes:

@@ -21,7 +21,7 @@ from weightsync.log.base import VersionLog, Wish
 from weightsync.log.records import VersionRecord, describe
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
-from weightsync.path_writer import PathWriter, Step, uploads_of
+from weightsync.path_writer import PathWriter, Step
 from weightsync.reader import Reader, UnreadableUpload
 from weightsync.ticket import Ticket, put_layout, put_plan, put_ticket
 from weightsync.transport.base import Deadline, Transport
@@ -136,7 +136,7 @@ class Receiver:
                     unreadable.add(chain.ORIGIN_NONCE)
                 except DigestMismatch as error:
                     logger.warning("weightsync: %s", error)
-                    unreadable |= {upload.nonce for upload in uploads_of(way)} or {chain.ORIGIN_NONCE}
+                    unreadable |= {upload.nonce for upload in way.uploads} or {chain.ORIGIN_NONCE}
 
     def stage_inspect(self) -> Ticket:
         """A ticket that makes the loader measure what the engine holds and report it; it changes no weight.
@@ -226,7 +226,7 @@ class Receiver:
         return Step(way, base_digest, manifest, self._plan_of(way, manifest), directory)
 
     def _plan_of(self, way: chain.Path, manifest: Manifest) -> BucketPlan:
-        uploads = uploads_of(way)
+        uploads = way.uploads
         if uploads:
             return self._reader.plan(uploads[0].plan, manifest)
         return BucketPlan.whole(manifest, self._config.bucket_words)

@@ -12,9 +12,9 @@ import numpy as np
 from weightsync.buckets import BucketPlan
 from weightsync.chain import Path
 from weightsync.codec import Frame, FrameHeader, open_frame
-from weightsync.digest import MASK, digest, total
+from weightsync.digest import MASK, digest_of_bucket, total
 from weightsync.errors import CorruptDelta, DigestMismatch
-from weightsync.layout import WORD_DTYPE, AddressTable, Bucket, Segment, Words, address_step
+from weightsync.layout import WORD_DTYPE, AddressTable, Bucket, Segment, Words
 from weightsync.link_rates import Form, LinkRates
 from weightsync.log.records import Upload
 from weightsync.model_dir import ModelDir
@@ -56,7 +56,7 @@ class Snapshot:
     def measure(self) -> int:
         """Take every bucket's digest from its words; returns this rank's share."""
         for bucket in self.buckets:
-            self.digests[bucket.id] = _digest_of(self.words[bucket.id], bucket, self.plan)
+            self.digests[bucket.id] = digest_of_bucket(self.words[bucket.id], self._tables[bucket.id])
         return self.digest()
 
     def equals(self, words_of: Callable[[Bucket], Words]) -> bool:
@@ -89,7 +89,7 @@ class Snapshot:
             words, began = self.words[bucket.id], perf_counter()
             if frame.dense is not None:
                 words[:] = frame.dense
-                after = _digest_of(words, bucket, self.plan)
+                after = digest_of_bucket(words, self._tables[bucket.id])
             else:
                 after = (self.digests[bucket.id] + frame.apply(words, self._tables[bucket.id])) & MASK
             if after != frame.digest_after:
@@ -128,7 +128,7 @@ class Snapshot:
     def _take(self, upload: Upload, reader: Reader, deadline: Deadline) -> None:
         theirs = reader.plan(upload.plan, self.plan.manifest)
         wanted = [b for b in theirs.buckets if any(True for _ in self._overlaps(b.segments))]
-        for bucket, frames in reader.frames([upload], wanted, self.plan.manifest, deadline):
+        for bucket, frames in reader.stream([upload], wanted, self.plan.manifest, deadline):
             for frame in frames:
                 self._write(bucket, frame)
 
@@ -174,12 +174,3 @@ def _places(buckets: Sequence[Bucket]) -> dict[str, list[tuple[int, int, int, in
     for runs in places.values():
         runs.sort()
     return places
-
-
-def _digest_of(words: Words, bucket: Bucket, plan: BucketPlan) -> int:
-    step, at, parts = address_step(bucket.width), 0, []
-    for segment in bucket.segments:
-        spec = plan.manifest.by_name[segment.tensor]
-        parts.append(digest(words[at : at + segment.words], spec.offset + segment.start * step))
-        at += segment.words
-    return total(parts)

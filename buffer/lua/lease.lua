@@ -34,8 +34,10 @@ local want = count - #have
 local chosen = {}
 if want > 0 then
   chosen = redis.call("ZRANGE", order == "oldest" and K.ready or K.open, 0, want - 1)
-  for _, o in ipairs(order == "oldest" and {} or chosen) do -- the next ordinals may not be ready
-    if not redis.call("ZSCORE", K.ready, o) then chosen = {} break end
+  if order ~= "oldest" then -- the next ordinals may not be ready
+    for _, o in ipairs(chosen) do
+      if not redis.call("ZSCORE", K.ready, o) then chosen = {} break end
+    end
   end
 end
 if #chosen < math.max(want, 0) then status = "short" end

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.weights import changed, random_words
-from weightsync.codec import DENSE, HEAD_BYTES, HEADER, Encoded, Encoder, Frame, FrameHeader, merge, open_frame, seal
+from weightsync.codec import DENSE, HEAD_BYTES, HEADER, Encoded, Encoder, Fold, Frame, FrameHeader, open_frame, seal
 from weightsync.digest import MASK, digest, total
 from weightsync.errors import CorruptDelta
 from weightsync.layout import AddressTable, Bucket, Segment, Words
@@ -104,6 +104,15 @@ def test_three_percent_changed_cost_about_a_byte_each() -> None:
     assert len(encoded.frame) / encoded.num_changed <= 1.10
 
 
+def merge(frames: list[Frame]) -> Frame:
+    fold = Fold(frames[0].bucket)
+    for frame in frames:
+        fold.add(frame)
+    folded = fold.result(Scratch())
+    assert folded is not None
+    return folded
+
+
 @pytest.mark.parametrize("kinds", ["sss", "sds", "dss", "ssd", "s", "d"])
 def test_merged_frames_have_the_effect_of_all_in_order(kinds: str) -> None:
     rng = np.random.default_rng(2)
@@ -115,7 +124,7 @@ def test_merged_frames_have_the_effect_of_all_in_order(kinds: str) -> None:
         encoded = encode(versions[i], versions[i + 1], header)
         assert encoded.dense == (kind == "d")
         frames.append(opened(encoded.frame, versions[0], header))
-    merged = merge(frames, Scratch())
+    merged = merge(frames)
     assert (merged.dense is not None) == ("d" in kinds)
     start = versions[0].copy() if "d" not in kinds else np.zeros_like(versions[0])
     merged.apply(start, None)
@@ -129,7 +138,7 @@ def test_changes_that_undo_each_other_merge_to_nothing() -> None:
     old, new = pair(5000, 0.2)
     there, back = encode(old, new), encode(new, old, HEAD._replace(base=4, target=5))
     frames = [opened(there.frame, old), opened(back.frame, old, HEAD._replace(base=4, target=5))]
-    assert merge(frames, Scratch()).num_changed == 0
+    assert merge(frames).num_changed == 0
 
 
 def test_a_part_of_an_anchor_needs_no_base_and_a_sparse_frame_may_not_pose_as_one() -> None:
