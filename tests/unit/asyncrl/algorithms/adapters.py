@@ -22,6 +22,7 @@ from asyncrl.algorithms.rejection import Rule, minimum_variance_kept
 from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl, zero_variance
 from asyncrl.algorithms.staleness import lag_metrics, proximal_logprobs
 from asyncrl.algorithms.whitening import whiten
+from tests.unit.asyncrl.algorithms.distillation_adapters import DISTILLATION
 from tests.unit.asyncrl.algorithms.golden import Adapter
 
 Inputs = Mapping[str, Any]
@@ -341,6 +342,7 @@ def _m2po(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 ADAPTERS: Mapping[str, Adapter] = {
+    **DISTILLATION,
     "adv.grpo": _group_advantage(
         advantages.group_relative, "divide_by_std=norm_by_std", "eps=eps", "singleton=singleton"
     ),
