@@ -22,6 +22,7 @@ from asyncrl.algorithms import (
     sapo,
 )
 from asyncrl.algorithms.base import Algorithm
+from asyncrl.algorithms.sections import ActorSection, AlgorithmSection
 
 ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
@@ -44,9 +45,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
 )
 
 
-def resolve(
-    algorithm: overrides.AlgorithmSection, actor: overrides.ActorSection, *, max_new_tokens: int | None = None
-) -> Algorithm:
+def resolve(algorithm: AlgorithmSection, actor: ActorSection, *, max_new_tokens: int | None = None) -> Algorithm:
     """The algorithm that a configuration describes: the named row with every key that is set in place of its own.
 
     Args:

@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
+import torch
 from torch import Tensor
 
+from asyncrl.algorithms.kl import KLController
 from asyncrl.algorithms.masking import Metrics
 from asyncrl.errors import NumericsError
 
@@ -52,7 +54,9 @@ class Correction:
 class AdvantageEstimator(Protocol):
     """Rewards to advantages. Takes whole groups: a rank that sees part of a group would centre on part of it."""
 
-    def __call__(self, rewards: Tensor, mask_BT: Tensor, group_ids_B: Tensor, *, total: Total = alone) -> Tensor:
+    def __call__(
+        self, rewards: Tensor, mask_BT: Tensor, group_ids_B: Tensor, *, total: Total = alone, **columns: Tensor
+    ) -> Tensor:
         """Advantages of every policy token.
 
         Args:
@@ -61,6 +65,8 @@ class AdvantageEstimator(Protocol):
             mask_BT: bool, True on policy tokens, before any rejection.
             group_ids_B: int64, opaque; rows of one group share one.
             total: sums over ranks, used by estimators with statistics over the whole batch.
+            columns: what else it looks at, by the names in `Algorithm.columns`; for what each is, see
+                asyncrl/trainer/columns.py. An estimator has each of its own as a keyword argument.
         Returns:
             [B, T] float32, 0 at masked positions.
         """
@@ -73,6 +79,47 @@ class CorrectionRule(Protocol):
     def __call__(self, trainer_BT: Tensor, sampler_BT: Tensor, mask_BT: Tensor) -> Correction: ...
 
 
+class SelectionRule(Protocol):
+    """Picks tokens of a mini-batch by statistics of all of it; a micro-batch alone would pick others."""
+
+    def __call__(
+        self,
+        logprobs_N: Tensor,
+        proximal_N: Tensor,
+        sampler_N: Tensor,
+        advantages_N: Tensor,
+        *,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """Which tokens are picked.
+
+        Args:
+            logprobs_N: [N] float, nats, of the valid tokens of the mini-batch on all ranks, under the current weights.
+            proximal_N, sampler_N, advantages_N: [N] float, of the same tokens.
+            generator: source of any chance.
+        Returns:
+            [N] bool.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A rule, and what becomes of the tokens that it picks."""
+
+    rule: SelectionRule
+    rejects: bool
+    """True: they have weight 0, and the denominators stay. False: the loss takes them as `selected_BT`."""
+
+
+class ProximalRule(Protocol):
+    """Stands in for logprobs of the policy that the clip is centred on."""
+
+    def __call__(self, sampler_BT: Tensor, logprobs_BT: Tensor, lags_BT: Tensor) -> Tensor:
+        """[B, T] float32 nats, detached, from the sampler's logprobs, those at the start of the step, and the lags."""
+        ...
+
+
 class PolicyLoss(Protocol):
     """A token loss. In losses.py and sequence_losses.py; held to tests/contract/test_algorithms.py."""
 
@@ -83,6 +130,7 @@ class PolicyLoss(Protocol):
         advantages_BT: Tensor,
         mask_BT: Tensor,
         weights_BT: Tensor | None = None,
+        **selected: Tensor,
     ) -> TokenLoss:
         """Loss of every token.
 
@@ -92,8 +140,28 @@ class PolicyLoss(Protocol):
             advantages_BT: float.
             mask_BT: bool, True on policy tokens.
             weights_BT: rollout weights >= 0 that multiply the loss; 0 where a token was rejected.
+            selected: `selected_BT`, [B, T] bool, if the algorithm has a selection that does not reject.
         """
         ...
+
+
+@dataclass(frozen=True)
+class RewardKL:
+    """A KL penalty to the reference, taken off the token rewards before the advantages."""
+
+    controller: KLController
+    """Its coefficient at the start of the run."""
+    estimator: str
+    """One of kl.KL_ESTIMATORS."""
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """What becomes of responses that come near the length limit; arguments of `rewards.overlong_penalty`."""
+
+    max_length: int
+    buffer: int
+    factor: float
 
 
 @dataclass(frozen=True)
@@ -119,6 +187,20 @@ class Algorithm:
     bypass: bool = False
     """Two policies instead of three: the sampler's logprobs are the centre of the ratio, and the correction compares
     the current ones with them. A ratio loss then takes rejection rules only, for its ratio already is the weight."""
+    columns: tuple[str, ...] = ()
+    """Keyword arguments of `advantage` besides `total`: entries of asyncrl/trainer/columns.py."""
+    one_update_a_step: bool = False
+    """The advantages are the gradient of a loss at the weights they were computed with: a second optimizer step of the
+    same batch would use those of other weights, and is refused."""
+    selection: Selection | None = None
+    proximal: ProximalRule | None = None
+    """None: the clip is centred on the weights at the start of the step themselves."""
+    normalize_weights: bool = False
+    """Divide the importance weights by their mean over the mini-batch on all ranks."""
+    reward_kl: RewardKL | None = None
+    overlong: Overlong | None = None
+    filter_overlong: bool = False
+    """Leave responses that were cut at the length limit out of the loss; their rewards stay in the baseline."""
 
 
 def require_finite(num_nonfinite: float, num_tokens: float, *, limit: float) -> None:

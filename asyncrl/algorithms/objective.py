@@ -7,6 +7,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.aggregation import Denominators, aggregate
 from asyncrl.algorithms.base import Algorithm, Correction
+from asyncrl.algorithms.corrections import normalized
 from asyncrl.algorithms.kl import kl_estimate
 from asyncrl.algorithms.masking import Metrics, inside, mean_pair, upcast
 
@@ -21,6 +22,8 @@ class Objective:
     """Pairs; those under loss/ are exact for the mini-batch once the pairs of all its micro-batches are summed."""
     extremes: dict[str, Tensor]
     correction: Correction | None
+    rejected_BT: Tensor | None
+    """[B, T] bool, valid tokens that count for nothing in the policy loss: their weight is 0. None: there are none."""
 
 
 def policy_objective(
@@ -34,6 +37,8 @@ def policy_objective(
     proximal_BT: Tensor | None = None,
     reference_BT: Tensor | None = None,
     entropy_BT: Tensor | None = None,
+    selected_BT: Tensor | None = None,
+    mean_weight: Tensor | None = None,
 ) -> Objective:
     """Everything between logprobs and `backward`, the same for any split of a mini-batch into micro-batches by rows.
 
@@ -48,11 +53,15 @@ def policy_objective(
             batch gets one optimizer step.
         reference_BT: [B, T] float, nats. The KL is measured if it is given, and part of the loss if kl_coef > 0.
         entropy_BT: [B, T] float, measured if given, and part of the loss if entropy_coef is not 0.
+        selected_BT: [B, T] bool, what the algorithm's selection picked of the whole mini-batch.
+        mean_weight: scalar, mean of the importance weights over the whole mini-batch, which they are divided by.
     Raises:
-        ValueError: a coefficient is set, but not the tensor it belongs to.
+        ValueError: a coefficient, a selection or a normalisation is set, but not the tensor it belongs to.
     """
     _require(algorithm.kl_coef, reference_BT, "kl_coef", "reference_BT")
     _require(algorithm.entropy_coef, entropy_BT, "entropy_coef", "entropy_BT")
+    _require(float(algorithm.selection is not None), selected_BT, "selection", "selected_BT")
+    _require(float(algorithm.normalize_weights), mean_weight, "normalize_weights", "mean_weight")
     detached_BT = logprobs_BT.detach()
     centre_BT = detached_BT if proximal_BT is None else proximal_BT
     compared_BT = centre_BT
@@ -62,8 +71,17 @@ def policy_objective(
     if algorithm.correction is not None:
         correction = algorithm.correction(compared_BT, sampler_BT, mask_BT)
         weights_BT = inside(correction.weights_BT, correction.keep_BT)
+        if mean_weight is not None:
+            weights_BT = normalized(weights_BT, mean_weight)
         metrics, extremes = dict(correction.metrics), dict(correction.extremes)
-    policy = algorithm.loss(logprobs_BT, centre_BT, advantages_BT, mask_BT, weights_BT)
+    selected: dict[str, Tensor] = {}
+    if algorithm.selection is not None and selected_BT is not None:
+        metrics["selected_frac"] = mean_pair(selected_BT & mask_BT, mask_BT)
+        if algorithm.selection.rejects:
+            weights_BT = inside(torch.ones_like(advantages_BT) if weights_BT is None else weights_BT, ~selected_BT)
+        else:
+            selected["selected_BT"] = selected_BT
+    policy = algorithm.loss(logprobs_BT, centre_BT, advantages_BT, mask_BT, weights_BT, **selected)
     metrics |= policy.metrics
     nonfinite_BT = policy.nonfinite_BT if correction is None else policy.nonfinite_BT | correction.nonfinite_BT
 
@@ -88,7 +106,8 @@ def policy_objective(
             loss = loss - algorithm.entropy_coef * bonus
     metrics["loss/total"] = _share(loss, mask_BT, denominators)
     metrics["nonfinite_tokens"] = mean_pair(nonfinite_BT, mask_BT)
-    return Objective(loss, metrics, extremes, correction)
+    rejected_BT = None if weights_BT is None else mask_BT & (weights_BT == 0)
+    return Objective(loss, metrics, extremes, correction, rejected_BT)
 
 
 def _require(coef: float, tensor: Tensor | None, coef_name: str, tensor_name: str) -> None:

@@ -42,6 +42,19 @@ def lag_metrics(versions_BT: Tensor, mask_BT: Tensor, *, current: int) -> tuple[
     }
 
 
+def proximal_between(
+    sampler_BT: Tensor,
+    logprobs_BT: Tensor,
+    lags_BT: Tensor,
+    *,
+    method: Literal["loglinear", "linear"],
+) -> Tensor:
+    """`proximal_logprobs` by lag: [B, T] int64 versions between the sampler's weights and those being trained."""
+    # Any current number gives the same shares; the versions must not be negative, which stands for a prompt.
+    current = int(lags_BT.max()) if lags_BT.numel() else 0
+    return proximal_logprobs(sampler_BT, logprobs_BT, current - lags_BT, current=current, method=method)
+
+
 def proximal_logprobs(
     sampler_BT: Tensor,
     logprobs_BT: Tensor,

@@ -21,6 +21,8 @@ class LossChoice:
     """The mode that comes with the loss when a configuration names the loss and no mode."""
     aggregation_fixed: bool = False
     """True: any other mode would make it another algorithm, and is refused."""
+    has_ratio: bool = True
+    """Whether the ratio to the proximal policy is in it: in bypass mode that ratio is the importance weight."""
 
 
 LOSSES: Mapping[str, LossChoice] = MappingProxyType(
@@ -28,7 +30,7 @@ LOSSES: Mapping[str, LossChoice] = MappingProxyType(
         "ppo_clip": LossChoice(partial(ppo_clip, low=0.2, high=0.2, dual_clip=3.0)),
         "gspo": LossChoice(partial(gspo, low=3e-4, high=4e-4), "seq-mean-token-mean"),
         "cispo": LossChoice(partial(cispo, low=1.0, high=0.2)),
-        "reinforce": LossChoice(partial(reinforce)),
+        "reinforce": LossChoice(partial(reinforce), has_ratio=False),
         "gmpo": LossChoice(partial(gmpo, low=0.4, high=0.4), "seq-mean-token-sum", aggregation_fixed=True),
         "sapo": LossChoice(partial(sapo, tau_positive=1.0, tau_negative=1.05), "seq-mean-token-mean"),
         "dppo_tv": LossChoice(partial(dppo_tv, low=0.2, high=0.2, ratio_cap=20.0)),

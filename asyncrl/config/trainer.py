@@ -95,6 +95,27 @@ class AlgorithmConfig(Section):
     token), tis_sequence, icepop, mask_sequence, mask_geometric. None: the row's."""
     correction_cap: float | None = Field(None, gt=0)
     """Largest importance weight of `correction`. None: the row's."""
+    correction_normalize: bool | None = None
+    """Divide the importance weights by their mean over the optimizer step. None: the row's."""
+    bypass: bool | None = None
+    """Two policies instead of three: centre the ratio on the sampler's logprobs. None: the row's."""
+    proximal: str | None = None
+    """Centre of the clip: recompute (the weights at the start of the step), or loglinear / linear (interpolated between
+    them and the sampler's by the tokens' lag). None: the row's."""
+    reward_kl_coef: float | None = Field(None, ge=0)
+    """Coefficient, at the start, of a KL penalty to the reference in the reward. 0: none. None: the row's."""
+    reward_kl_estimator: str | None = None
+    """Estimator of that penalty: k1, k2, k3, abs. None: the row's, or k1."""
+    reward_kl_target: float | None = Field(None, gt=0)
+    """KL, in nats a token, that the coefficient is steered to. None: the row's, or a fixed coefficient."""
+    reward_kl_horizon: float | None = Field(None, gt=0)
+    """Answers after which an error of 20 % or more has changed the coefficient by 20 %. None: the row's, or 10000."""
+    overlong_buffer: int | None = Field(None, ge=0)
+    """Tokens before rollout.max_new_tokens over which a penalty on the reward grows. 0: none. None: the row's."""
+    overlong_factor: float | None = Field(None, gt=0)
+    """The penalty at the limit. None: the row's, or 1."""
+    filter_overlong: bool | None = None
+    """Leave answers that were cut at the limit out of the loss; their rewards stay in the baseline. None: the row's."""
     kl_coef: float | None = Field(None, ge=0)
     """Weight of the KL term to the reference model (the run's version 0). 0: none is loaded. None: the row's."""
     kl_estimator: str | None = None
