@@ -1,12 +1,21 @@
 """AdamW and its learning rate: a pure function of the number of optimizer steps, so that a resume continues it."""
 
+import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from asyncrl.errors import NumericsError
+from asyncrl.trainer.tally import Tally
+
+log = logging.getLogger(__name__)
+
+MAX_SKIPPED = 3
+"""Optimizer steps in a row without a finite gradient norm after which the run stops: the weights no longer recover."""
 
 
 class Course(Protocol):
@@ -20,6 +29,84 @@ class Course(Protocol):
     def lr_decay(self) -> str: ...
     @property
     def min_lr_ratio(self) -> float: ...
+
+
+class Settings(Course, Protocol):
+    """The part of a model's section that its optimizer reads."""
+
+    @property
+    def betas(self) -> tuple[float, float]: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def grad_clip(self) -> float: ...
+
+
+class GuardedAdamW:
+    """AdamW of one model, with its course. A gradient that is not finite is left out; a few in a row are an error.
+
+    Attributes:
+        steps: how many were taken; with the weights and the moments it is all that a resume needs.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], settings: Settings, *, section: str, total_steps: int
+    ) -> None:
+        """Take the parameters of a rank.
+
+        Args:
+            section: of the configuration that the settings are of; metrics are named after it.
+            total_steps: optimizer steps of the whole run, for the course of the learning rate.
+        """
+        self.adamw = adamw(parameters, settings.betas, settings.weight_decay)
+        self.steps = 0
+        self._parameters, self._settings = parameters, settings
+        self._section, self._total_steps = section, total_steps
+        self._skipped = 0
+
+    def discard(self) -> None:
+        """Forget the gradients."""
+        self.adamw.zero_grad()
+
+    def step(self, tally: Tally, *, reports: bool) -> None:
+        """Apply the gradients and forget them. Every rank calls it together.
+
+        Args:
+            reports: whether this rank adds <section>/{grad_norm,lr,skipped_updates} to the tally; one does.
+        Raises:
+            NumericsError: the gradient norm was not finite MAX_SKIPPED times in a row; the weights are as they were.
+        """
+        settings, share = self._settings, float(reports)
+        lr = learning_rate(settings, self.steps + 1, self._total_steps)
+        norm = clip_gradients(self._parameters, settings.grad_clip)
+        finite = math.isfinite(norm)
+        tally.mean(f"{self._section}/skipped_updates", 0.0 if finite else share, share)
+        if finite:
+            set_learning_rate(self.adamw, lr)
+            self.adamw.step()
+            self.steps += 1
+            self._skipped = 0
+            tally.mean(f"{self._section}/grad_norm", norm * share, share)
+            tally.mean(f"{self._section}/lr", lr * share, share)
+        self.discard()
+        if not finite:
+            self._count_skipped(norm)
+
+    def _count_skipped(self, norm: float) -> None:
+        self._skipped += 1
+        log.warning(
+            "%s: gradient norm is %s: optimizer step skipped (%d of %d)",
+            self._section,
+            norm,
+            self._skipped,
+            MAX_SKIPPED,
+        )
+        if self._skipped >= MAX_SKIPPED:
+            raise NumericsError(
+                f"The gradient norm was not finite ({norm}) in {self._skipped} optimizer steps in a row; each was "
+                f"skipped, so the weights are still those of the last good one. Lower {self._section}.lr, set "
+                "model.dtype: float32, or go back to an older checkpoint."
+            )
 
 
 def learning_rate(course: Course, step: int, total_steps: int) -> float:

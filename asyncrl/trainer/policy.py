@@ -1,7 +1,6 @@
 """The policy and its optimizer: one call takes a step's batch and changes the weights, the same for any split of it."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -14,29 +13,19 @@ from asyncrl.algorithms.base import require_finite
 from asyncrl.algorithms.objective import policy_objective
 from asyncrl.errors import NumericsError
 from asyncrl.trainer import optimizer as optim
-from asyncrl.trainer.batch import Batch, Ints, MicroBatch, empty_micro_batch, micro_batches
+from asyncrl.trainer.batch import Batch, Ints, MicroBatch
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.mismatch import measure_mismatch
 from asyncrl.trainer.model import Arithmetic, LanguageModel, load_language_model
 from asyncrl.trainer.parallel import Ranks
+from asyncrl.trainer.passes import Passes, pick
 from asyncrl.trainer.tally import Tally
 from weightsync.shard import LocalShard, shards_of
 
-log = logging.getLogger(__name__)
 
-MAX_SKIPPED = 3
-"""Optimizer steps in a row without a finite gradient norm after which the run stops: the weights no longer recover."""
-
-
-class PolicySettings(optim.Course, Protocol):
+class PolicySettings(optim.Settings, Protocol):
     """The part of ActorConfig that the policy reads."""
 
-    @property
-    def betas(self) -> tuple[float, float]: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def grad_clip(self) -> float: ...
     @property
     def ppo_epochs(self) -> int: ...
     @property
@@ -48,11 +37,7 @@ class PolicySettings(optim.Course, Protocol):
 
 
 class Policy:
-    """The trained model with its optimizer, on every rank its shard of both.
-
-    Attributes:
-        optimizer_steps: how many were taken; with the weights and the moments it is all that a resume needs.
-    """
+    """The trained model with its optimizer, on every rank its shard of both."""
 
     def __init__(
         self,
@@ -77,10 +62,9 @@ class Policy:
         self.model, self.algorithm, self.ranks = model, algorithm, ranks
         self._reference, self._settings, self._temperature = reference, settings, temperature
         self._wire_dtype = wire_dtype
-        self._total_steps = steps * settings.ppo_epochs * settings.ppo_mini_batches
-        self.optimizer = optim.adamw(self.parameters(), settings.betas, settings.weight_decay)
-        self.optimizer_steps = 0
-        self._skipped = 0
+        total_steps = steps * settings.ppo_epochs * settings.ppo_mini_batches
+        self.optimizer = optim.GuardedAdamW(self.parameters(), settings, section="actor", total_steps=total_steps)
+        self._passes = Passes(ranks, settings.micro_batch_tokens, model.device)
 
     @classmethod
     def load(
@@ -122,6 +106,11 @@ class Policy:
             ranks=ranks,
         )
 
+    @property
+    def optimizer_steps(self) -> int:
+        """How many were taken."""
+        return self.optimizer.steps
+
     def parameters(self) -> list[nn.Parameter]:
         """Of the model; tied ones once."""
         return list(self.model.module.parameters())
@@ -158,21 +147,21 @@ class Policy:
     def _optimizer_step(
         self, batch: Batch, rows: Ints, proximal_N: Tensor | None, tally: Tally, *, first_pass: bool
     ) -> None:
-        denominators = self._count(batch, rows)
+        denominators = self._passes.count(batch, rows)
         if denominators.tokens == 0:
             # Without a gradient AdamW would still move the weights, by its momentum alone.
             tally.mean("actor/steps_without_tokens", 1.0, 1.0)
             return
         num_nonfinite = torch.zeros((), dtype=torch.float64, device=self.model.device)
-        for micro in self._micro_batches(batch, rows):
+        for micro in self._passes.micro_batches(batch, rows):
             num_nonfinite += self._backward(micro, proximal_N, denominators, tally, first_pass=first_pass)
         nonfinite = float(self.ranks.total(num_nonfinite.reshape(1)))
         try:
             require_finite(nonfinite, denominators.tokens, limit=self.algorithm.max_nonfinite_frac)
         except NumericsError:
-            self.optimizer.zero_grad()
+            self.optimizer.discard()
             raise
-        self._update(tally)
+        self.optimizer.step(tally, reports=self.ranks.rank == 0)
 
     def _backward(
         self,
@@ -188,7 +177,7 @@ class Policy:
             micro, temperature=self._temperature, entropy_has_gradient=self.algorithm.entropy_coef != 0
         )
         logprobs_RS = micro.grid(outputs.logprobs_N)
-        proximal_RS = None if proximal_N is None else micro.grid(self._pick(proximal_N, micro))
+        proximal_RS = None if proximal_N is None else micro.grid(pick(proximal_N, micro))
         objective = policy_objective(
             self.algorithm,
             logprobs_RS,
@@ -209,53 +198,13 @@ class Policy:
             count_rejected(objective.correction, micro.slots_N, micro.source_N, tally, micro.sources)
         return objective.metrics["nonfinite_tokens"][0]
 
-    def _update(self, tally: Tally) -> None:
-        settings, rank0 = self._settings, float(self.ranks.rank == 0)
-        lr = optim.learning_rate(settings, self.optimizer_steps + 1, self._total_steps)
-        norm = optim.clip_gradients(self.parameters(), settings.grad_clip)
-        finite = torch.isfinite(torch.tensor(norm)).item()
-        tally.mean("actor/skipped_updates", 0.0 if finite else rank0, rank0)
-        if finite:
-            optim.set_learning_rate(self.optimizer, lr)
-            self.optimizer.step()
-            self.optimizer_steps += 1
-            self._skipped = 0
-            tally.mean("actor/grad_norm", norm * rank0, rank0)
-            tally.mean("actor/lr", lr * rank0, rank0)
-        self.optimizer.zero_grad()
-        if finite:
-            return
-        self._skipped += 1
-        log.warning("gradient norm is %s: optimizer step skipped (%d of %d)", norm, self._skipped, MAX_SKIPPED)
-        if self._skipped >= MAX_SKIPPED:
-            raise NumericsError(
-                f"The gradient norm was not finite ({norm}) in {self._skipped} optimizer steps in a row; each was "
-                "skipped, so the weights are still those of the last good one. Lower actor.lr, set model.dtype: "
-                "float32, or go back to an older checkpoint."
-            )
-
-    def _count(self, batch: Batch, rows: Ints) -> Denominators:
-        """Tokens and rows of the whole mini-batch, on all ranks."""
-        tokens = int((batch.starts_R[rows + 1] - batch.starts_R[rows]).sum())
-        counts = self.ranks.total(torch.tensor([tokens, len(rows)], dtype=torch.float64))
-        return Denominators(int(counts[0]), int(counts[1]), self.ranks.world)
-
-    def _micro_batches(self, batch: Batch, rows: Ints) -> Sequence[MicroBatch]:
-        """This rank's micro-batches, as many as any rank has."""
-        device = self.model.device
-        own = list(micro_batches(batch, rows, self._settings.micro_batch_tokens, device))
-        return own + [empty_micro_batch(device)] * (self.ranks.largest(len(own)) - len(own))
-
-    @torch.no_grad()
     def _logprobs(self, batch: Batch) -> Tensor:
         """[N] logprobs of the trained tokens under the weights as they are now."""
-        logprobs_N = torch.zeros(batch.num_trained, device=self.model.device)
-        for rows in batch.rows_by_mini_batch:
-            for micro in self._micro_batches(batch, rows):
-                outputs = self.model.outputs(micro, temperature=self._temperature, entropy_has_gradient=False)
-                index = torch.from_numpy(micro.index_N).to(self.model.device)
-                logprobs_N[index] = outputs.logprobs_N[: len(index)]
-        return logprobs_N
+
+        def logprobs(micro: MicroBatch) -> Tensor:
+            return self.model.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
+
+        return self._passes.collect(batch, logprobs)
 
     @torch.no_grad()
     def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
@@ -263,8 +212,3 @@ class Policy:
             return None
         outputs = self._reference.outputs(micro, temperature=self._temperature, entropy_has_gradient=False)
         return micro.grid(outputs.logprobs_N)
-
-    def _pick(self, values_N: Tensor, micro: MicroBatch) -> Tensor:
-        index = torch.from_numpy(micro.index_N).to(values_N.device)
-        picked = values_N[index]
-        return picked if len(picked) else values_N.new_zeros(len(micro.slots_N))

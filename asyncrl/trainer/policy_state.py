@@ -18,7 +18,7 @@ def pieces(policy: Policy) -> Iterator[Piece]:
     """This rank's part: weights, moments (none before the first optimizer step) and random states."""
     for name, parameter in policy.named_parameters().items():
         yield Piece(WEIGHTS + name, local(parameter), box_of(parameter))
-        for moment, value in optim.moments(policy.optimizer, parameter).items():
+        for moment, value in optim.moments(policy.optimizer.adamw, parameter).items():
             yield Piece(f"{moment}/{name}", local(value), box_of(value))
     for name, state in randomness.save_state().items():
         shape = tuple(state.shape)
@@ -48,8 +48,8 @@ def restore(policy: Policy, files: RankFiles, optimizer_steps: int) -> None:
             moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
             for key, value in moments.items():
                 files.read_into(f"{key}/{name}", value)
-            optim.restore_moments(policy.optimizer, parameter, moments, optimizer_steps)
-    policy.optimizer_steps = optimizer_steps
+            optim.restore_moments(policy.optimizer.adamw, parameter, moments, optimizer_steps)
+    policy.optimizer.steps = optimizer_steps
     saved_random = files.own(policy.ranks.rank, RANDOM)
     if saved_random:
         randomness.load_state(saved_random)

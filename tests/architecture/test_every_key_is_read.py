@@ -27,6 +27,7 @@ STANDS_FOR: dict[str, str] = {
     "ActorSection": "ActorConfig",
     "Course": "ActorConfig",
     "PolicySettings": "ActorConfig",
+    "Settings": "ActorConfig",
     "Retention": "CheckpointConfig",
 }
 """Protocol -> section, where a room declares what it needs of a section instead of importing it."""

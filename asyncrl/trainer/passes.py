@@ -1,0 +1,49 @@
+"""Passes of a model over a rank's part of a batch: as many on every rank, which gather shared parameters together."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.aggregation import Denominators
+from asyncrl.trainer.batch import Batch, Ints, MicroBatch, empty_micro_batch, micro_batches
+from asyncrl.trainer.parallel import Ranks
+
+
+class Passes:
+    """How a model goes over a batch: in micro-batches of so many tokens. Its methods are collective."""
+
+    def __init__(self, ranks: Ranks, max_tokens: int, device: torch.device) -> None:
+        """Take the ranks that share the model.
+
+        Args:
+            max_tokens: most tokens, padding included, in one forward pass of a rank.
+        """
+        self._ranks, self._max_tokens, self._device = ranks, max_tokens, device
+
+    def count(self, batch: Batch, rows: Ints) -> Denominators:
+        """Tokens and rows of the whole mini-batch, on all ranks."""
+        tokens = int((batch.starts_R[rows + 1] - batch.starts_R[rows]).sum())
+        counts = self._ranks.total(torch.tensor([tokens, len(rows)], dtype=torch.float64))
+        return Denominators(int(counts[0]), int(counts[1]), self._ranks.world)
+
+    def micro_batches(self, batch: Batch, rows: Ints) -> Sequence[MicroBatch]:
+        """This rank's micro-batches, as many as any rank has."""
+        own = list(micro_batches(batch, rows, self._max_tokens, self._device))
+        return own + [empty_micro_batch(self._device)] * (self._ranks.largest(len(own)) - len(own))
+
+    @torch.no_grad()
+    def collect(self, batch: Batch, measure: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """[N] float32, what `measure` says of each micro-batch's trained tokens, in the batch's order."""
+        values_N = torch.zeros(batch.num_trained, device=self._device)
+        for rows in batch.rows_by_mini_batch:
+            for micro in self.micro_batches(batch, rows):
+                index = torch.from_numpy(micro.index_N).to(self._device)
+                values_N[index] = measure(micro)[: len(index)]
+        return values_N
+
+
+def pick(values_N: Tensor, micro: MicroBatch) -> Tensor:
+    """The micro-batch's part of what is known of the batch's trained tokens, in the micro-batch's order."""
+    picked = values_N[torch.from_numpy(micro.index_N).to(values_N.device)]
+    return picked if len(picked) else values_N.new_zeros(len(micro.slots_N))
