@@ -128,6 +128,34 @@ def test_a_request_for_no_tokens_scores_the_prompt(server: InferenceServer) -> N
     assert len(answer["meta_info"]["input_token_logprobs"]) == 3
 
 
+def test_a_scored_prompt_has_the_likeliest_tokens_at_each_position_if_they_are_asked_for(
+    server: InferenceServer, reference: nn.Module
+) -> None:
+    ids = list(range(20))
+    answer = server.generate(ids, 0, body={"logprob_start_len": 15, "top_logprobs_num": 3})
+    tops = answer["meta_info"]["input_top_logprobs"]
+    assert tops[0] is None
+    assert [len(top) for top in tops[1:]] == [3] * 4
+    with torch.no_grad():
+        expected = reference(torch.tensor([ids])).logits[0].log_softmax(-1)[15:19].topk(3, dim=-1)
+    assert [[entry[1] for entry in top] for top in tops[1:]] == expected.indices.tolist()
+    for top, logprobs in zip(tops[1:], expected.values.tolist(), strict=True):
+        assert [entry[0] for entry in top] == pytest.approx(logprobs, abs=1e-4)
+
+
+def test_prompts_of_one_request_may_be_scored_from_different_positions(server: InferenceServer) -> None:
+    prompts, starts = [[1, 2, 3, 4], [5, 6, 7]], [2, 1]
+    params = {"max_new_tokens": 0, "temperature": 1.0}
+    body = {"input_ids": prompts, "sampling_params": [params] * 2, "return_logprob": True, "logprob_start_len": starts}
+    answers = server.post("/generate", body).json()
+    for prompt, start, answer in zip(prompts, starts, answers, strict=True):
+        entries = answer["meta_info"]["input_token_logprobs"]
+        alone = server.generate(prompt, 0, body={"logprob_start_len": start})["meta_info"]["input_token_logprobs"]
+        assert [entry[1] for entry in entries] == prompt[start:]
+        assert entries[0][0] is None
+        assert [entry[0] for entry in entries[1:]] == pytest.approx([entry[0] for entry in alone[1:]], abs=1e-5)
+
+
 def test_a_request_ends_by_length_by_id_or_by_string(server: InferenceServer) -> None:
     free = server.generate(FIRST, 40, temperature=1.0, top_k=1)
     assert free["meta_info"]["finish_reason"] == {"type": "length", "length": 40}

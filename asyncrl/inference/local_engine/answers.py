@@ -48,6 +48,9 @@ def answer(
         spell = codec if text_in_logprobs else None
         start = len(request.prompt) if request.logprob_start is None else request.logprob_start
         meta["input_token_logprobs"] = _entries(request.prompt_logprobs, request.prompt[start:], spell)
+        if request.num_top and request.logprob_start is not None:
+            meta["input_top_logprobs"] = [None if top is None else _top(top, spell) for top in request.prompt_top]
+            meta["output_top_logprobs"] = []  # none was sampled: see generate_body
         meta["output_token_logprobs"] = _entries(ticket.logprobs, output, spell)
         meta["output_token_logprobs_length"] = len(output)
     now = time.time()
@@ -63,6 +66,10 @@ def _entries(logprobs: Sequence[float | None], tokens: Sequence[int], spell: Tex
         (logprob, token, spell.decode([token], skip_special_tokens=False))
         for logprob, token in zip(logprobs, tokens, strict=False)
     ]
+
+
+def _top(entries: Sequence[tuple[float, int]], spell: TextCodec | None) -> list[object]:
+    return _entries([logprob for logprob, _ in entries], [token for _, token in entries], spell)
 
 
 def _text(request: Request, output: Sequence[int], codec: TextCodec | None) -> str:

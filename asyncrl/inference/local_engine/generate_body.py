@@ -15,6 +15,9 @@ SEED_STEP = 0x9E3779B97F4A7C15
 MAX_SEQUENCES = 4096
 """Sequences of one body, prompts times samples: `n` has a few bytes and makes as many requests as it says."""
 
+MAX_TOP = 1024
+"""Tokens that `top_logprobs_num` may ask for at each position: a small body must not ask for gigabytes."""
+
 
 @dataclass(frozen=True)
 class BodyLimits:
@@ -63,6 +66,7 @@ def parse(body: object, limits: BodyLimits) -> GenerateBody:
     rids = _rids(body.get("rid"), count, is_list=is_batch)
     logprob = [bool(value) for value in _spread(body, "return_logprob", count, False, bool)]
     starts = _spread(body, "logprob_start_len", count, -1, int)
+    num_top = _spread(body, "top_logprobs_num", count, 0, int)
     salts, extra_keys = (_spread(body, key, count, "", str) for key in ("cache_salt", "extra_key"))
     stream = bool(body.get("stream"))
     requests = []
@@ -78,6 +82,7 @@ def parse(body: object, limits: BodyLimits) -> GenerateBody:
                     extra_key=f"{salts[index]}\0{extra_keys[index]}",
                     logprob_start=start,
                     stream_every=(own.stream_interval or limits.stream_interval) if stream else 0,
+                    num_top=_num_top(num_top[index], own, limits.vocab),
                 )
             )
     wanted = tuple(flag for flag in logprob for _ in range(samples))
@@ -87,7 +92,7 @@ def parse(body: object, limits: BodyLimits) -> GenerateBody:
 
 
 def _refuse_missing_features(body: Mapping[str, object]) -> None:
-    for key in ("top_logprobs_num", "token_ids_logprob", "return_hidden_states", "return_routed_experts", "lora_path"):
+    for key in ("token_ids_logprob", "return_hidden_states", "return_routed_experts", "lora_path"):
         value = body.get(key)
         if value and value != [0]:
             raise RequestRefused(f"{key} = {value!r} is not implemented by the local engine: leave it out.")
@@ -154,6 +159,18 @@ def _logprob_start(value: object, prompt: Sequence[int]) -> int | None:
     if not isinstance(value, int) or value < -1 or value > len(prompt):
         raise RequestRefused(f"logprob_start_len must be in [-1, {len(prompt)}], got {value!r}.")
     return None if value == -1 or value == len(prompt) else value
+
+
+def _num_top(value: object, params: SamplingParams, vocab: int) -> int:
+    most = min(vocab, MAX_TOP)
+    if type(value) is not int or not 0 <= value <= most:
+        raise RequestRefused(f"top_logprobs_num must be in [0, {most}], got {value!r}.")
+    if value and params.max_new_tokens != 0:
+        raise RequestRefused(
+            f"top_logprobs_num = {value} is implemented by the local engine for scoring a prompt only: set "
+            f"max_new_tokens to 0 (got {params.max_new_tokens}), or leave it out."
+        )
+    return value
 
 
 def _spread(

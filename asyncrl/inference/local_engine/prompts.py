@@ -12,7 +12,7 @@ from asyncrl.inference.local_engine.forward import PAD_ROWS, Forward, padded
 from asyncrl.inference.local_engine.kv_cache import KVCache
 from asyncrl.inference.local_engine.prefix_cache import CachedPrompt, Key, PrefixCache
 from asyncrl.inference.local_engine.request import Request
-from asyncrl.inference.local_engine.sampling import token_logprobs
+from asyncrl.inference.local_engine.sampling import token_logprobs, top_logprobs
 
 SCORED_AT_ONCE = 256
 """Prompt positions whose logits exist at the same time when a prompt's own logprobs are asked for."""
@@ -38,9 +38,8 @@ class Prompts:
             for index, ids, states in zip(computed, tokens, hidden, strict=True):
                 last[index] = states[len(ids) - 1]
                 request = batch[index]
-                if _scored(request):
-                    assert request.logprob_start is not None
-                    request.prompt_logprobs = self._score(states, ids, request.logprob_start)
+                if request.logprob_start is not None and not request.output:
+                    self._score(request, states, request.logprob_start)
                 if _shareable(request):
                     key = PrefixCache.key(request.extra_key, request.prompt)
                     shared[key] = self._keep(key, first_row + index, last[index])
@@ -77,20 +76,19 @@ class Prompts:
     def _keep(self, key: Key, row: int, last_hidden: Tensor) -> CachedPrompt:
         return self.prefixes.put(key, self.cache.read(self.cache.blocks_of(row)), last_hidden.clone())
 
-    def _score(self, states: Tensor, tokens: list[int], start: int) -> list[float | None]:
-        """Logprobs at T = 1 of tokens[start:], each given what precedes it; the first has none, as in SGLang."""
-        values: list[float | None] = [None]
+    def _score(self, request: Request, states: Tensor, start: int) -> None:
+        """Logprobs at T = 1 of prompt[start:], each given what precedes it; the first has none, as in SGLang."""
+        tokens = request.prompt
+        request.prompt_logprobs = [None]
+        request.prompt_top = [None] if request.num_top else []
         for low in range(start, len(tokens) - 1, SCORED_AT_ONCE):
             high = min(low + SCORED_AT_ONCE, len(tokens) - 1)
             top = padded(high, PAD_ROWS)
             bottom = top - padded(top - low, PAD_ROWS)
             logits = self.forward.logits(states[bottom:top])[low - bottom : high - bottom]
-            values += token_logprobs(logits, torch.tensor(tokens[low + 1 : high + 1])).tolist()
-        return values
-
-
-def _scored(request: Request) -> bool:
-    return request.logprob_start is not None and not request.output
+            request.prompt_logprobs += token_logprobs(logits, torch.tensor(tokens[low + 1 : high + 1])).tolist()
+            if request.num_top:
+                request.prompt_top += top_logprobs(logits, request.num_top)
 
 
 def _shareable(request: Request) -> bool:

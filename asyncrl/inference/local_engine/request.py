@@ -40,9 +40,11 @@ class VersionSpan:
 class Request:
     """One sequence. The first block is set at admission and never changes; the engine thread owns the rest.
 
-    `logprob_start` is the prompt position from which the prompt's own logprobs are wanted, None for none.
+    `logprob_start` is the prompt position from which the prompt's own logprobs are wanted, None for none; `num_top` is
+    how many of the likeliest tokens are wanted with each of them.
     `stream_every` is the number of tokens between two progress reports, 0 for none.
-    `prompt_logprobs` aligns with prompt[logprob_start:]; its first entry is None, as SGLang's.
+    `prompt_logprobs` and, if asked for, `prompt_top` align with prompt[logprob_start:]; their first entry is None, as
+    SGLang's.
     """
 
     rid: str
@@ -51,10 +53,12 @@ class Request:
     extra_key: str = ""
     logprob_start: int | None = None
     stream_every: int = 0
+    num_top: int = 0
 
     output: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     prompt_logprobs: list[float | None] = field(default_factory=list)
+    prompt_top: list[list[tuple[float, int]] | None] = field(default_factory=list)
     version_marks: list[tuple[int, str]] = field(default_factory=list)
     cached_tokens: int = 0
     num_retractions: int = 0

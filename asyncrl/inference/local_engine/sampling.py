@@ -91,6 +91,12 @@ def token_logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
     return torch.log_softmax(logits, -1).gather(1, tokens.unsqueeze(1)).squeeze(1)
 
 
+def top_logprobs(logits: Tensor, count: int) -> list[list[tuple[float, int]]]:
+    """The `count` likeliest tokens under each of logits [N, vocab], likeliest first, with logprobs at T = 1."""
+    values, tokens = torch.log_softmax(logits, -1).topk(count, dim=-1)
+    return [list(zip(*row, strict=True)) for row in zip(values.tolist(), tokens.tolist(), strict=True)]
+
+
 def _inverse_cdf(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Tokens [N, 1] and sums [N, 1] of weights [N, vocab]; the first token whose running sum passes uniform * sum.
 

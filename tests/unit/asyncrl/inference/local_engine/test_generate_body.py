@@ -101,7 +101,9 @@ def test_a_stream_reports_at_its_own_interval_or_the_servers() -> None:
         ({"input_ids": [[1], [2]], "rid": ["a", "a"]}, "Duplicate"),
         ({"rid": ["a", "b"]}, "one per prompt"),
         ({"return_logprob": True, "logprob_start_len": 4}, "logprob_start_len"),
-        ({"top_logprobs_num": 2}, "top_logprobs_num"),
+        ({"top_logprobs_num": 2}, "for scoring a prompt only: set max_new_tokens to 0"),
+        ({"top_logprobs_num": VOCAB + 1}, r"top_logprobs_num must be in \[0, 51\]"),
+        ({"top_logprobs_num": True}, r"top_logprobs_num must be in"),
         ({"image_data": "x"}, "image_data"),
     ],
 )
