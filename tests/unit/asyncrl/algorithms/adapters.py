@@ -8,7 +8,7 @@ from typing import Any  # a case's inputs and results are whatever its JSON hold
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms import ALGORITHMS, advantages, losses, sequence_losses
+from asyncrl.algorithms import ALGORITHMS, advantages, losses, returns, sequence_losses
 from asyncrl.algorithms.aggregation import Denominators, aggregate, count
 from asyncrl.algorithms.base import Algorithm, TokenLoss
 from asyncrl.algorithms.corrections import Weighting, correct, normalized
@@ -22,8 +22,12 @@ from asyncrl.algorithms.rejection import Rule, minimum_variance_kept
 from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl, zero_variance
 from asyncrl.algorithms.staleness import lag_metrics, proximal_logprobs
 from asyncrl.algorithms.whitening import whiten
+from tests.support.staleness_cases import STALENESS
+from tests.unit.asyncrl.algorithms.column_adapters import COLUMNS
 from tests.unit.asyncrl.algorithms.distillation_adapters import DISTILLATION
-from tests.unit.asyncrl.algorithms.golden import Adapter
+from tests.unit.asyncrl.algorithms.golden import Adapter, group_ids
+from tests.unit.asyncrl.algorithms.selection_adapters import SELECTIONS
+from tests.unit.asyncrl.algorithms.preference_adapters import PREFERENCE
 
 Inputs = Mapping[str, Any]
 Results = Mapping[str, Any]
@@ -31,11 +35,6 @@ Results = Mapping[str, Any]
 
 def _mask(inputs: Inputs) -> Tensor:
     return torch.as_tensor(inputs["mask"]) > 0
-
-
-def _ids(labels: Sequence[str]) -> Tensor:
-    order = {label: i for i, label in enumerate(dict.fromkeys(labels))}
-    return torch.tensor([order[label] for label in labels])
 
 
 def _leaf(tensor: Tensor) -> Tensor:
@@ -49,7 +48,7 @@ def _numbers(sums: Metrics, extremes: Mapping[str, Tensor] | None = None) -> dic
 def _group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
     def run(inputs: Inputs, params: Mapping[str, Any]) -> Results:
         settings = {ours: params[theirs] for ours, theirs in (name.split("=") for name in names)}
-        ids = _ids(inputs["group_ids"])
+        ids = group_ids(inputs["group_ids"])
         return {"advantages": estimate(inputs["rewards"], _mask(inputs), ids, **settings)}
 
     return run
@@ -59,7 +58,7 @@ def _sessions(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     """As the trainer does it: the rows of a session are joined to one, whose reward is that of its last output."""
     mask, outputs = _mask(inputs), inputs["output_index"]
     keys = list(zip(inputs["group_ids"], inputs["session_ids"], strict=True))
-    session_of = _ids(["/".join(key) for key in keys])
+    session_of = group_ids(["/".join(key) for key in keys])
     last = [
         max((i for i in range(len(keys)) if session_of[i] == s), key=lambda i: outputs[i])
         for s in range(int(session_of.max()) + 1)
@@ -67,7 +66,7 @@ def _sessions(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     lengths = torch.zeros(len(last), dtype=torch.int64).index_add(0, session_of, mask.sum(dim=-1))
     joined = torch.arange(int(lengths.max())) < lengths[:, None]
     settings = {"divide_by_std": params["norm_by_std"], "eps": params["eps"], "singleton": params["singleton"]}
-    scores, groups = inputs["rewards"].sum(dim=-1)[last], _ids(inputs["group_ids"])[last]
+    scores, groups = inputs["rewards"].sum(dim=-1)[last], group_ids(inputs["group_ids"])[last]
     scalars = advantages.group_relative(scores, joined, groups, **settings)[:, 0]
     return {"advantages": scalars[session_of][:, None] * mask}
 
@@ -75,8 +74,8 @@ def _sessions(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 def _reinforce_pp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     rewards, mask, gamma = inputs["rewards"], _mask(inputs), params["gamma"]
     return {
-        "advantages": advantages.whitened_returns(rewards, mask, torch.zeros(len(rewards)), gamma=gamma),
-        "returns": advantages.discounted_returns(rewards, mask, gamma=gamma),
+        "advantages": returns.whitened_returns(rewards, mask, torch.zeros(len(rewards)), gamma=gamma),
+        "returns": returns.discounted_returns(rewards, mask, gamma=gamma),
     }
 
 
@@ -342,7 +341,11 @@ def _m2po(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 ADAPTERS: Mapping[str, Adapter] = {
+    **COLUMNS,
     **DISTILLATION,
+    **SELECTIONS,
+    **STALENESS,
+    **PREFERENCE,
     "adv.grpo": _group_advantage(
         advantages.group_relative, "divide_by_std=norm_by_std", "eps=eps", "singleton=singleton"
     ),
