@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from asyncrl.data.policies import SAMPLED
 from asyncrl.envs.base import Reward
 from buffer import Row, Span, Trajectory
 
@@ -101,7 +102,13 @@ class TrajectoryBuilder:
         return (*self._rows, self._row())
 
     def finish(
-        self, reward: Reward, *, finish_reason: str, num_turns: int, extra_info: Mapping[str, object]
+        self,
+        reward: Reward,
+        *,
+        finish_reason: str,
+        num_turns: int,
+        extra_info: Mapping[str, object],
+        policy: str = SAMPLED,
     ) -> Trajectory:
         """The trajectory, which checks itself.
 
@@ -115,6 +122,7 @@ class TrajectoryBuilder:
             reward_parts=reward.parts,
             finish_reason=finish_reason,
             num_turns=num_turns,
+            policy=policy,
             extra_info=extra_info,
         )
 

@@ -18,6 +18,7 @@ from asyncrl.rollout.lengths import EndedLengths
 from asyncrl.rollout.members import Members
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
 from buffer import Fenced, Group, Trajectory
 
@@ -47,8 +48,11 @@ class GroupPlayer:
     """Plays groups; the episodes of all of them share the slots. `counts` has what became of them, by name, and
     `lengths` those of their answers that came to no batch."""
 
-    def __init__(self, player: EpisodePlayer, slots: Slots, settings: GroupSettings) -> None:
+    def __init__(
+        self, player: EpisodePlayer, slots: Slots, settings: GroupSettings, teachers: Teachers | None = None
+    ) -> None:
         self._player, self._slots, self._settings = player, slots, settings
+        self._teachers = teachers or Teachers(())
         self._halted = asyncio.Event()
         self.counts: Counter[str] = Counter()
         self.lengths = EndedLengths()
@@ -63,7 +67,7 @@ class GroupPlayer:
         Returns:
             What became of it: ready, stale, dead, waiting (it failed), fenced, given_up, or why it was not finished.
         """
-        members = Members(work, self._player, self._slots, self.counts)
+        members = Members(work, self._player, self._slots, self.counts, self._teachers)
         parking = Parking(work.ledger, work.claim, work.row.data_source, members.progress, self.counts)
         try:
             outcome = await self._to_the_end(work, members, parking)
@@ -85,7 +89,7 @@ class GroupPlayer:
             await members.end()
         self.counts[f"groups_{outcome}"] += 1
         if work.stream == "train":
-            self.lengths.note(outcome, work.row.data_source, members.progress, is_parked=parking.is_kept)
+            self.lengths.note(outcome, work.row.data_source, members.answers, is_parked=parking.is_kept)
         return outcome
 
     async def _to_the_end(self, work: Work, members: Members, parking: Parking) -> str:

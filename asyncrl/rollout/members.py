@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 
+from asyncrl.data.policies import GREEDY_BASELINE
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodePlayer, EpisodeTask, PromptMemo
 from asyncrl.rollout.pacing import Slots
@@ -18,14 +19,24 @@ Playing = asyncio.Task[Trajectory]
 
 
 class Members:
-    """The episodes of one claim. `counts` gets episodes and rewards_failed."""
+    """The episodes of one claim, and behind them the greedy one whose reward is their baseline, if the work has one.
+
+    `counts` gets episodes and rewards_failed.
+    """
 
     def __init__(self, work: Work, player: EpisodePlayer, slots: Slots, counts: Counter[str]) -> None:
         self._work, self._player, self._slots, self._counts = work, player, slots, counts
         self.older = asyncio.Event()
         """Set when the group's oldest version becomes known or older."""
         self.progress = [Progress(TrajectoryBuilder(on_older=self.older.set)) for _ in range(work.group_size)]
+        if work.has_baseline:
+            self.progress.append(Progress(TrajectoryBuilder(on_older=self.older.set), GREEDY_BASELINE))
         self._playing: list[tuple[Progress, Playing]] = []
+
+    @property
+    def answers(self) -> list[Progress]:
+        """The episodes that are to be trained on."""
+        return [member for member in self.progress if not member.is_baseline]
 
     @property
     def oldest_version(self) -> int | None:
@@ -89,6 +100,7 @@ class Members:
             index,
             work.claim.may_start_on,
             with_text=work.stream == "eval",
+            is_greedy=member.is_baseline,
         )
         async with self._slots.slot():
             trajectory = await self._player.play(task, member, memo)

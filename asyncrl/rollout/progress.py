@@ -8,6 +8,7 @@ gives the turn to a restored environment again.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from asyncrl.data.policies import GREEDY_BASELINE, SAMPLED
 from asyncrl.envs.base import Reward
 from asyncrl.inference.fleet import Session
 from asyncrl.rollout.builder import TrajectoryBuilder
@@ -27,6 +28,7 @@ class Progress:
 
     Attributes:
         builder: its tokens. Empty: not begun, or begun without a prompt yet.
+        policy: what plays it; a name of asyncrl/data/policies.py.
         session: its requests at the servers.
         num_turns: turns that the environment has answered.
         turn_start: where the turn that is being sampled begins, in the current row.
@@ -39,6 +41,7 @@ class Progress:
     """
 
     builder: TrajectoryBuilder = field(default_factory=TrajectoryBuilder)
+    policy: str = SAMPLED
     session: Session = field(default_factory=Session)
     num_turns: int = 0
     turn_start: int = 0
@@ -48,6 +51,11 @@ class Progress:
     is_resumed: bool = False
     is_halted: bool = False
     num_restarts: int = 0
+
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is played greedily, for its reward alone."""
+        return self.policy == GREEDY_BASELINE
 
     @property
     def num_sampled(self) -> int:
@@ -79,7 +87,7 @@ class Progress:
             TrajectoryError: its parts contradict each other.
         """
         self.trajectory = self.builder.finish(
-            reward, finish_reason=finish_reason, num_turns=num_turns, extra_info=extra_info
+            reward, finish_reason=finish_reason, num_turns=num_turns, extra_info=extra_info, policy=self.policy
         )
         return self.trajectory
 

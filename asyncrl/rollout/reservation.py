@@ -23,11 +23,17 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class Prompts:
-    """Which row an ordinal stands for, and how many trajectories it gets."""
+    """Which row an ordinal stands for, and how many trajectories it gets.
+
+    Attributes:
+        group_size: sampled ones.
+        with_baseline: and one that is played greedily.
+    """
 
     rows: Rows
     order: PromptOrder
     group_size: int
+    with_baseline: bool = False
 
     def row(self, ordinal: int) -> PromptRow:
         """The row of an ordinal. Reads a file: blocks."""
@@ -131,4 +137,4 @@ class Reservations:
         except BaseException:
             ledger.abandon(answer)  # the file is the matter, not the prompt
             raise
-        return Work(ledger, answer, row, stream, prompts.group_size)
+        return Work(ledger, answer, row, stream, prompts.group_size, prompts.with_baseline)

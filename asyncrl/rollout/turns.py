@@ -79,6 +79,7 @@ class EpisodeTask:
         stream: training and evaluation draw different numbers for the same ordinal.
         episode: index in the group.
         with_text: keep prompt and answers as text too, for people; only where the trainer shows them.
+        is_greedy: take the likeliest token each time, whatever the settings for sampling are.
     """
 
     row: PromptRow
@@ -87,6 +88,7 @@ class EpisodeTask:
     episode: int
     may_start_on: Callable[[int], bool]
     with_text: bool = False
+    is_greedy: bool = False
 
 
 class TurnSampler:
@@ -152,9 +154,9 @@ class TurnSampler:
         settings, row = self._settings, progress.builder.row_index
         return Sampling(
             max_new_tokens=max_new_tokens,
-            temperature=settings.temperature,
-            top_p=settings.top_p,
-            top_k=settings.top_k,
+            temperature=0.0 if task.is_greedy else settings.temperature,
+            top_p=1.0 if task.is_greedy else settings.top_p,
+            top_k=-1 if task.is_greedy else settings.top_k,
             stop_token_ids=self._eos_ids,
             seed=sampling_seed(settings.run_seed, task.stream, task.ordinal, task.episode, row),
         )

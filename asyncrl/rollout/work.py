@@ -23,11 +23,17 @@ class Remains:
 
 @dataclass(frozen=True)
 class Work:
-    """A claim with its prompt. `ledger` is the run's, or that of the evaluation that the claim is of."""
+    """A claim with its prompt. `ledger` is the run's, or that of the evaluation that the claim is of.
+
+    Attributes:
+        group_size: episodes that are sampled.
+        has_baseline: one more is played greedily.
+    """
 
     ledger: ReplayBuffer
     claim: Claim
     row: PromptRow
     stream: Stream
     group_size: int
+    has_baseline: bool = False
     remains: Remains = field(default_factory=Remains)

@@ -1,9 +1,11 @@
 """Make what plays episodes, for a worker of the run and for `asyncrl eval` alike."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.config import Config
+from asyncrl.config import Config, TeacherConfig
+from asyncrl.config.greedy_baseline import plays_greedy_baseline
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
 from asyncrl.envs.rewards.pool import RewardPool
@@ -11,10 +13,13 @@ from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.protocol import vocab_size
+from asyncrl.inference.scoring import ScoringClient
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.episode import EpisodePlayer, EpisodeSettings
 from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.reservation import Prompts
+from asyncrl.rollout.teacher import Teacher
+from asyncrl.rollout.teachers import Teachers
 from asyncrl.run.identity import open_prompts
 
 
@@ -25,6 +30,7 @@ class RolloutParts:
     fleet: Fleet
     player: EpisodePlayer
     rewards: RewardPool
+    teachers: Teachers
     train: Prompts
     held_out: Prompts | None
 
@@ -56,12 +62,24 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         truncation=config.data.truncation,
         chunk_tokens=rollout.partials.chunk_tokens,
     )
+    player = EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings)
     return RolloutParts(
         fleet=fleet,
-        player=EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings),
+        player=player,
         rewards=rewards,
-        train=Prompts(train, PromptOrder(len(train), config.run.seed, config.data.shuffle), rollout.n),
+        teachers=Teachers([_teacher(teacher, vocabulary, player.counts) for teacher in config.teachers]),
+        train=Prompts(
+            train,
+            PromptOrder(len(train), config.run.seed, config.data.shuffle),
+            rollout.n,
+            with_baseline=plays_greedy_baseline(config.algorithm),
+        ),
         held_out=None
         if held_out is None
         else Prompts(held_out, PromptOrder(len(held_out), config.run.seed, shuffle=False), config.eval.n),
     )
+
+
+def _teacher(teacher: TeacherConfig, vocabulary: int, counts: Counter[str]) -> Teacher:
+    clients = [ScoringClient(url, vocab_size=vocabulary) for url in teacher.urls]
+    return Teacher(teacher, clients, vocabulary, counts)

@@ -64,6 +64,7 @@ class WorkerCluster:
         self.score: Callable[[PromptRow, str], Reward] = lambda row, text: Reward(1.0)
         self.make_environment: Callable[[], Environment] = lambda: Scored(lambda row, text: self.score(row, text))
         self.branch = self.version = 0
+        self.with_baseline = False
 
     def server(self, **settings: Any) -> FakeServer:
         """One more server."""
@@ -96,7 +97,7 @@ class WorkerCluster:
             buffer=self.buffer,
             fleet=fleet,
             player=player,
-            train=Prompts(rows(10, "train"), PromptOrder(10, 0, True), GROUP),
+            train=Prompts(rows(10, "train"), PromptOrder(10, 0, True), GROUP, self.with_baseline),
             held_out=Prompts(rows(2, "held_out"), PromptOrder(2, 0, False), 1),
             settings=WorkerSettings(
                 slots=slots,
