@@ -21,6 +21,7 @@ from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import MalformedAnswer, ServerUnavailable
 from asyncrl.inference.member import Member
 from asyncrl.inference.protocol import Answer, Sampling
+from asyncrl.report.speeds import Served, count
 from buffer import Span
 from buffer.versions import label, parse_label
 from weightsync.acks import Ack, serving
@@ -90,6 +91,8 @@ class Fleet:
         self._digests: dict[int, int] = {}
         self._lagging: frozenset[str] = frozenset()
         self._waiters = _Waiters()
+        self.served: dict[int, Served] = {}
+        """Answered requests, by how many their server had at once; see `asyncrl.report.speeds`."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the acks until `stop` is set."""
@@ -159,7 +162,7 @@ class Fleet:
         extra_key = label(ack.version) if self._limits.cache_by_version else None
         rid = server.client.next_rid()
         session.in_flight = (server, rid)
-        server.num_in_flight += 1
+        start_s, before_s = time.monotonic(), server.in_flight_s(+1)
         try:
             answer = await server.client.generate(
                 token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s, rid=rid
@@ -170,9 +173,11 @@ class Fleet:
             session.server = None
             raise
         finally:
-            server.num_in_flight -= 1
+            after_s = server.in_flight_s(-1)
             session.in_flight = None
         server.answered()
+        seconds = max(time.monotonic() - start_s, 1e-9)
+        count(self.served, Served(1, len(answer.token_ids), seconds, (after_s - before_s) / seconds))
         return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
 
     async def cut(self, session: Session) -> None:

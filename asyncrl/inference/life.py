@@ -122,9 +122,11 @@ class ServerLife:
     async def _catch_up(self) -> None:
         while True:
             have = None if self._held is None else self._held.version
+            start_s = time.monotonic()
             ticket = await waits.blocking("host stages a version", self._receiver.stage, have)
             if ticket is None:
                 return
+            self._facts.add("stage_s", time.monotonic() - start_s)
             self._facts.add("staged_bytes", ticket.num_bytes)
             await self._withdraw("updating")
             try:

@@ -7,6 +7,7 @@ without this every prompt in flight would be counted as failed for an outage.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 from asyncrl import waits
@@ -26,6 +27,8 @@ class Member:
     def __init__(self, name: str, ack: Ack, client: ServerClient, recovered: Callable[[], None]) -> None:
         self.name, self.ack, self.client = name, ack, client
         self.num_in_flight = 0
+        self._in_flight_s = 0.0
+        self._counted_s = time.monotonic()
         self._recovered = recovered
         self._num_failures = 0
         self._recovery: asyncio.Task[None] | None = None
@@ -36,6 +39,15 @@ class Member:
         """Why it is left alone now, empty when it is not."""
         alone = self._recovery is not None and not self._recovery.done()
         return self._trouble if alone else ""
+
+    def in_flight_s(self, change: int = 0) -> float:
+        """Seconds of all requests in flight together, up to now; the mean number at once is a difference of two of
+        these over the seconds between. From now on there are `change` more."""
+        now_s = time.monotonic()
+        self._in_flight_s += self.num_in_flight * (now_s - self._counted_s)
+        self._counted_s = now_s
+        self.num_in_flight += change
+        return self._in_flight_s
 
     def acknowledged(self, ack: Ack) -> None:
         """Take what it says now; a new life of the server is not blamed for the last one's death."""

@@ -1,6 +1,6 @@
-"""What the rollout side leaves of a run for its summary: its waits, and the lengths of answers that never came in.
+"""What the rollout side leaves of a run: its waits, the lengths of answers that never came in, and how fast it was.
 
-Workers report both to the buffer while they live; the command that closes the run keeps their sums in
+Workers report these to the buffer while they live; the command that closes the run keeps their sums in
 rollout/facts.json. A worker that is killed leaves its last report, at most a few seconds old.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.report.answer_lengths import AnswerLengths
+from asyncrl.report.speeds import Speeds
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ WAIT = "wait/"
 """Before the name of a wait, in a worker's report: seconds spent."""
 ENDED = "ended_lengths"
 """In a worker's report: JSON of `by_source_json`."""
+SPEEDS = "speeds"
+"""In a worker's report: JSON of its `Speeds`."""
 
 BySource = Mapping[str, AnswerLengths]
 """Data source -> lengths of the answers of groups that ended with their worker."""
@@ -26,10 +29,11 @@ BySource = Mapping[str, AnswerLengths]
 
 @dataclass(frozen=True)
 class RolloutFacts:
-    """Seconds by wait, and lengths by data source; over all workers."""
+    """Seconds by wait, lengths by data source, and speeds; over all workers and hosts."""
 
     waits_s: Mapping[str, float] = field(default_factory=dict)
     ended: BySource = field(default_factory=dict)
+    speeds: Speeds = field(default_factory=Speeds)
 
 
 def by_source_json(ended: BySource) -> str:
@@ -41,19 +45,23 @@ def of_reports(reports: Mapping[str, Mapping[str, float | str]]) -> RolloutFacts
     """The sums over all sources of reports."""
     spent: dict[str, float] = defaultdict(float)
     ended: dict[str, AnswerLengths] = defaultdict(AnswerLengths)
+    speeds = Speeds()
     for reporter, facts in reports.items():
         for name, value in facts.items():
             if name.startswith(WAIT) and not isinstance(value, str):
                 spent[name.removeprefix(WAIT)] += value
-        if text := facts.get(ENDED):
-            try:
-                found = _lengths(json.loads(str(text)))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                log.warning("lengths reported by %s are left out: %s: %s", reporter, type(error).__name__, error)
-                continue
-            for source, lengths in found.items():
-                ended[source].merge(lengths)
-    return RolloutFacts(dict(spent), dict(ended))
+        speeds.host(facts)
+        try:
+            found = _lengths(json.loads(str(facts.get(ENDED) or "{}")))
+            text = facts.get(SPEEDS)
+            own = Speeds.from_json(json.loads(str(text))) if text else Speeds()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("lengths and speeds of %s are left out: %s: %s", reporter, type(error).__name__, error)
+            continue
+        speeds.merge(own)
+        for source, lengths in found.items():
+            ended[source].merge(lengths)
+    return RolloutFacts(dict(spent), dict(ended), speeds)
 
 
 def write(run_dir: Path, facts: RolloutFacts) -> None:
@@ -61,7 +69,8 @@ def write(run_dir: Path, facts: RolloutFacts) -> None:
     path = _path(run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     ended = {source: lengths.to_json() for source, lengths in facts.ended.items()}
-    path.write_text(json.dumps({"waits_s": facts.waits_s, "ended": ended}, indent=2) + "\n")
+    data = {"waits_s": facts.waits_s, "ended": ended, "speeds": facts.speeds.to_json()}
+    path.write_text(json.dumps(data, indent=2) + "\n")
 
 
 def read(run_dir: Path) -> RolloutFacts:
@@ -72,7 +81,8 @@ def read(run_dir: Path) -> RolloutFacts:
     try:
         facts = json.loads(path.read_text())
         waits_s = {str(name): float(seconds) for name, seconds in facts["waits_s"].items()}
-        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})))
+        speeds = Speeds.from_json(facts["speeds"]) if "speeds" in facts else Speeds()
+        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})), speeds)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s is left out of the summary: %s: %s", path, type(error).__name__, error)
         return RolloutFacts()

@@ -6,6 +6,7 @@ the turn that was being sampled; where that cannot be, it starts over.
 """
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from asyncrl.data.template import TemplateRefused
 from asyncrl.data.values import Json
 from asyncrl.envs.base import Environment, Message, Resumable, Reward, StepResult
 from asyncrl.errors import AsyncrlError, DataError
+from asyncrl.report.speeds import Durations
 from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.seeds import environment_seed
 from asyncrl.rollout.turns import EpisodeFailed, EpisodeSettings, EpisodeTask, Generator, TurnSampler
@@ -50,7 +52,8 @@ class PromptMemo:
 
 
 class EpisodePlayer:
-    """Plays episodes of one environment on one fleet. `counts` has what went wrong on the way, by name."""
+    """Plays episodes of one environment on one fleet. `counts` has what went wrong on the way, by name, and
+    `environment_s` how long the environment took for its steps on training prompts."""
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class EpisodePlayer:
     ) -> None:
         self._chat, self._fleet, self._make_environment, self._settings = chat, fleet, make_environment, settings
         self.counts: Counter[str] = Counter()
+        self.environment_s = Durations()
         self._turns = TurnSampler(fleet, settings, chat.eos_ids, self.counts)
 
     async def play(self, task: EpisodeTask, progress: Progress, memo: PromptMemo) -> Trajectory:
@@ -86,7 +90,10 @@ class EpisodePlayer:
             progress.go_on()
             answered = progress.answered
             texts.append(self._chat.decode(progress.builder.token_ids[progress.turn_start :]))
+            start_s = time.monotonic()
             result = await self._ask(environment.step(texts[-1], answered))
+            if task.stream == "train":
+                self.environment_s.add(time.monotonic() - start_s)
             progress.num_turns += 1
             if result.done:
                 assert result.reward is not None  # StepResult checks it

@@ -10,6 +10,7 @@ the rest is parked and given back at no cost. Cancelling `run` gives everything 
 """
 
 import asyncio
+import json
 import logging
 import time
 from contextlib import suppress
@@ -17,11 +18,13 @@ from dataclasses import dataclass
 
 from asyncrl import waits
 from asyncrl.inference.fleet import Fleet
-from asyncrl.report.rollout_facts import ENDED, WAIT
+from asyncrl.report.rollout_facts import ENDED, SPEEDS, WAIT
+from asyncrl.report.speeds import Speeds
 from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.reservation import Prompts, Reservations, Stopped
+from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
 from buffer import ReplayBuffer
 
@@ -65,6 +68,7 @@ class Worker:
         buffer: the run's.
         fleet: the servers; run by this worker.
         player: plays one episode.
+        teachers: score what was played for training.
         train, held_out: prompts of the run and of its evaluations.
     """
 
@@ -75,6 +79,7 @@ class Worker:
         buffer: ReplayBuffer,
         fleet: Fleet,
         player: EpisodePlayer,
+        teachers: Teachers | None = None,
         train: Prompts,
         held_out: Prompts | None,
         settings: WorkerSettings,
@@ -83,7 +88,7 @@ class Worker:
         self._buffer, self._fleet, self._player = buffer, fleet, player
         self._train, self._held_out, self._settings = train, held_out, settings
         self._slots = Slots(settings.slots)
-        self._groups = GroupPlayer(player, self._slots, settings.groups)
+        self._groups = GroupPlayer(player, self._slots, settings.groups, teachers)
         self._reported = (time.monotonic(), 0)
         self._reservations: Reservations | None = None
         self._ended = asyncio.Event()
@@ -195,6 +200,7 @@ class Worker:
             **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
             **{f"{WAIT}{name}": spent_s for name, spent_s in waits.seconds().items()},
             ENDED: self._groups.lengths.as_fact(),
+            SPEEDS: json.dumps(Speeds(self._player.environment_s, self._fleet.served).to_json()),
         }
 
 

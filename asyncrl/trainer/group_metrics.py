@@ -1,7 +1,9 @@
 """Metrics of groups as the buffer's index shows them: lag and age of those trained on, lengths of those that left."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, pvariance
 
 from asyncrl.report.answer_lengths import class_of
 from buffer.answers import Entry, LeftGroup
@@ -22,6 +24,7 @@ def consumed(entries: Sequence[Entry]) -> dict[str, float]:
         "buffer/lag_mean": sum(lags) / len(lags),
         "buffer/age_s/mean": sum(ages) / len(ages),
         "buffer/age_s/max": max(ages),
+        "response_length/in_group_std": _in_group_std(entries),
     }
     values |= {f"training/off_policy/lag/{lag}": float(lags.count(lag)) for lag in sorted(set(lags))}
     for source, groups in _by_source(entries).items():
@@ -78,6 +81,12 @@ def _by_source(groups: Iterable[Sampled]) -> Mapping[str, list[Sampled]]:
 def _lengths(groups: Iterable[Sampled]) -> list[int]:
     """Sampled tokens of every answer."""
     return [length for group in groups for length in group.sampled]
+
+
+def _in_group_std(groups: Iterable[Sampled]) -> float:
+    """Standard deviation of an answer's length from the mean of its group."""
+    variances = [pvariance(group.sampled) for group in groups if group.sampled]
+    return math.sqrt(fmean(variances)) if variances else 0.0
 
 
 def _mean(name: str, groups: Iterable[Sampled]) -> dict[str, float]:

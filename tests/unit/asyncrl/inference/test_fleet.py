@@ -102,6 +102,25 @@ async def test_tokens_carry_the_version_and_the_digest_that_the_server_acknowled
 
 
 @in_event_loop
+async def test_requests_are_counted_by_how_many_their_server_had_at_once(setting: Setting) -> None:
+    server = setting.server()
+    setting.board.write(server, V1)
+    fleet = await setting.fleet()
+    alone = await ask(fleet)
+    assert {largest: (one.requests, one.tokens) for largest, one in fleet.served.items()} == {
+        1: (1, len(alone.token_ids))
+    }
+    assert fleet.served[1].seconds > 0
+    assert fleet.served[1].at_once == pytest.approx(1.0)
+    together = await asyncio.gather(*(ask(fleet) for _ in range(8)))
+    requests = sum(one.requests for one in fleet.served.values())
+    tokens = sum(one.tokens for one in fleet.served.values())
+    assert (requests, tokens) == (9, len(alone.token_ids) + sum(len(answer.token_ids) for answer in together))
+    assert max(fleet.served) > 1, "eight at once are not alone"
+    await fleet.close()
+
+
+@in_event_loop
 async def test_only_a_server_at_or_past_the_claims_version_is_asked(setting: Setting) -> None:
     old, new = setting.server(), setting.server()
     setting.board.write(old, V1)

@@ -28,6 +28,17 @@ async def test_a_single_turn_is_rendered_once_sampled_and_scored() -> None:
 
 
 @in_event_loop
+async def test_steps_of_the_environment_are_timed_on_training_prompts() -> None:
+    play = Play(([15, END], "stop"), ([16, END], "stop"), replies=("9",))
+    await play.run()
+    assert sum(play.player.environment_s.calls.values()) == 2
+    held_out = Play(([15, END], "stop"))
+    held_out.task = replace(held_out.task, stream="eval")
+    await held_out.run()
+    assert held_out.player.environment_s.calls == {}
+
+
+@in_event_loop
 async def test_later_turns_append_and_never_render_what_was_said_before() -> None:
     play = Play(([15, END], "stop"), ([16, END], "stop"), replies=("9",))
     trajectory = await play.run()

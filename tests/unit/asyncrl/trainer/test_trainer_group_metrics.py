@@ -40,6 +40,12 @@ def test_several_sources_are_told_apart():
     assert values["buffer/left/stale/response_length/openai/gsm8k/le_32"] == 1.0
 
 
+def test_lengths_are_told_apart_within_groups_and_between_them():
+    values = consumed([entry(0, 0, 4, 4), entry(1, 0, 10, 16)])
+    assert values["response_length/in_group_std"] == (0 + 9 / 2) ** 0.5, "the groups' means do not matter"
+    assert consumed([entry(0, 0, 3)])["response_length/in_group_std"] == 0.0
+
+
 def test_answers_are_counted_by_length_class():
     values = consumed([entry(0, 0, 1, 5, 6), entry(1, 0, 7)])
     assert {name: value for name, value in values.items() if "/le_" in name} == {
