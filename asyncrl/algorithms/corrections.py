@@ -1,13 +1,14 @@
 """Off-policy correction: what a token counts for when another policy than the trained one sampled it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.base import Correction
+from asyncrl.algorithms.base import Correction, CorrectionRule, Total
 from asyncrl.algorithms.masking import (
     Metrics,
     clamped,
@@ -89,6 +90,24 @@ def normalized(weights_BT: Tensor, mean: float | Tensor) -> Tensor:
     """
     mean = torch.as_tensor(mean, dtype=torch.float32, device=weights_BT.device)
     return torch.where(mean > _SMALLEST_DIVISOR, weights_BT / mean.clamp(min=_SMALLEST_DIVISOR), weights_BT)
+
+
+def mean_weight_of(rule: CorrectionRule, grids: Iterable[tuple[Tensor, Tensor, Tensor]], total: Total) -> Tensor:
+    """Scalar float64: what `normalized` divides by, the mean weight over a mini-batch given in parts.
+
+    Args:
+        rule: `correct` with its settings.
+        grids: (trainer_BT, sampler_BT, mask_BT) of each part, in whole rows.
+        total: sums over ranks.
+    """
+    weighting = rule.keywords["weighting"] if isinstance(rule, partial) else None
+    by_row = isinstance(weighting, Weighting) and weighting.level == "sequence"
+    sums = torch.zeros(2, dtype=torch.float64)
+    for trainer_BT, sampler_BT, mask_BT in grids:
+        pair = rule(trainer_BT, sampler_BT, mask_BT).metrics["weights/seq_mean" if by_row else "weights/mean"]
+        sums += torch.stack([part.detach().double().cpu() for part in pair])
+    sums = total(sums)
+    return sums[0] / sums[1].clamp(min=1)
 
 
 def _ratio(log_ratio_BT: Tensor, known_BT: Tensor, weighting: Weighting) -> Tensor:

@@ -23,6 +23,7 @@ from asyncrl.run.saved import directory as checkpoints_of
 from asyncrl.run.signals import PREEMPTED
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import DedicatedGpus, Gpus
+from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
 from asyncrl.trainer.parallel import START_TIMEOUT_S, OneRank, ProcessGroup, open_ranks
 from asyncrl.trainer.policy import Policy
@@ -84,8 +85,7 @@ async def _train(
             buffer=buffer,
             publisher=publisher,
             log=log,
-            policy=policy,
-            algorithm=algorithm,
+            learner=Learner(policy),
             gpus=await _gpus(config, log, ranks.rank),
             sinks=sinks,
             checkpoints=Checkpoints(checkpoints_of(config), config.trainer.checkpoint, lambda: anchors_of(log)),

@@ -1,7 +1,7 @@
 """Groups to arrays: the trained tokens of a step, cut into micro-batches by token budget, whatever the cut.
 
-_R rows, _J trajectories, _N trained tokens in the order group, trajectory, row, position; RS is a micro-batch's grid of
-rows by trained tokens. Nothing here loops over tokens in Python.
+_R rows, _J trajectories, _M sampled tokens in the order group, trajectory, row, position, _N those that are trained;
+RS is a micro-batch's grid of rows by trained tokens. Nothing here loops over tokens in Python.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,10 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.base import AdvantageEstimator, Total
 from asyncrl.algorithms.rewards import zero_variance
 from asyncrl.trainer.masked import Masked, masked_tokens
-from buffer import Group, Row
+from buffer import Group, Row, Trajectory
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -32,6 +31,8 @@ class Trajectories:
     """Index of each one's group among the rank's groups."""
     num_sampled_J: Ints
     """Tokens that the policy sampled."""
+    num_response_J: Ints
+    """Tokens after the prompt, sampled or not."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,6 @@ class Batch:
     labels_N: Ints
     sampler_N: Floats
     """Logprobs, nats, that were recorded when the token was sampled."""
-    advantages_N: Floats
     lags_N: Ints
     """Versions between the one that sampled the token and the one that is trained."""
     sources: tuple[str, ...]
@@ -61,6 +61,8 @@ class Batch:
     """Index of the token's source in `sources`."""
     masked: Masked
     """Sampled tokens that do not enter the loss."""
+    trained_M: Bools
+    """Which of the M sampled tokens are trained, in the order of the trained ones."""
 
     @property
     def num_trained(self) -> int:
@@ -82,7 +84,6 @@ class MicroBatch:
     """Place of each trained token in the batch's arrays."""
     mask_RS: Tensor
     sampler_RS: Tensor
-    advantages_RS: Tensor
     lags_RS: Tensor
     sources: tuple[str, ...]
     source_N: Tensor
@@ -98,22 +99,20 @@ def build(
     groups: Sequence[Group],
     mini_batches: Sequence[Sequence[int]],
     *,
-    advantage: AdvantageEstimator,
     filter_zero_variance: bool,
+    filter_overlong: bool = False,
     lag_of: Callable[[int], int],
     max_lag: int,
-    total: Total,
 ) -> Batch:
     """Arrays of a rank's whole groups.
 
     Args:
         groups: in ordinal order.
         mini_batches: ordinals of each optimizer step of one pass; others than the rank's own may be among them.
-        advantage: estimator over whole groups.
         filter_zero_variance: leave groups without a difference in reward out of the loss.
+        filter_overlong: leave answers that were cut at the length limit out of the loss.
         lag_of: versions between a packed version and the one that is trained.
         max_lag: tokens of a larger lag leave the loss; their rewards stay in the baseline.
-        total: sums over ranks; `advantage` may need statistics of the whole step.
     """
     members = [trajectory for group in groups for trajectory in group.trajectories]
     rows = tuple(row for trajectory in members for row in trajectory.rows)
@@ -121,6 +120,9 @@ def build(
         rewards_J=np.array([np.nan if t.reward is None else t.reward for t in members], dtype=np.float64),
         group_J=np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups]),
         num_sampled_J=np.array([t.num_sampled for t in members], dtype=np.int64),
+        num_response_J=np.array(
+            [sum(len(row.token_ids) - row.num_prompt_tokens for row in t.rows) for t in members], dtype=np.int64
+        ),
     )
     dropped = _zero_variance(groups) if filter_zero_variance else ()
     lengths_R = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
@@ -139,6 +141,7 @@ def build(
         "past_limit": lags_N > max_lag,
         "no_reward": np.repeat(~np.isfinite(trajectories.rewards_J), trajectories.num_sampled_J),
         "zero_variance": np.repeat(dropped_J, trajectories.num_sampled_J),
+        "overlong": np.repeat(filter_overlong & _cut(members), trajectories.num_sampled_J),
         "first_token": positions_N < 1,
     }
     trained_N = ~np.logical_or.reduce(list(out_of_loss.values()))
@@ -154,11 +157,11 @@ def build(
         positions_N=positions_N[trained_N],
         labels_N=_concatenate([row.token_ids for row in rows], np.uint32)[flat_N][trained_N].astype(np.int64),
         sampler_N=_concatenate([row.logprobs for row in rows], np.float32)[flat_N][trained_N].astype(np.float32),
-        advantages_N=_advantages(trajectories, advantage, total)[trained_N],
         lags_N=lags_N[trained_N],
         sources=sources,
         source_N=source_N[trained_N],
         masked=masked_tokens(out_of_loss, source_N, sources),
+        trained_M=trained_N,
     )
 
 
@@ -192,7 +195,6 @@ def empty_micro_batch(device: torch.device) -> MicroBatch:
         index_N=np.zeros(0, dtype=np.int64),
         mask_RS=torch.zeros(1, 1, dtype=torch.bool, device=device),
         sampler_RS=zero,
-        advantages_RS=zero,
         lags_RS=torch.zeros(1, 1, dtype=torch.int64, device=device),
         sources=(),
         source_N=torch.zeros(1, dtype=torch.int64, device=device),
@@ -224,7 +226,6 @@ def _micro_batch(batch: Batch, rows: Ints, lengths: Ints, device: torch.device) 
         index_N=index_N,
         mask_RS=grid(np.ones(len(index_N), dtype=np.bool_)),
         sampler_RS=grid(batch.sampler_N[index_N]),
-        advantages_RS=grid(batch.advantages_N[index_N]),
         lags_RS=grid(batch.lags_N[index_N]),
         sources=batch.sources,
         source_N=torch.from_numpy(batch.source_N[index_N]).to(device),
@@ -245,15 +246,8 @@ def _lags(rows: Sequence[Row], lag_of: Callable[[int], int]) -> Ints:
     return np.repeat(lags, [span.num_tokens for span in spans])
 
 
-def _advantages(trajectories: Trajectories, advantage: AdvantageEstimator, total: Total) -> Floats:
-    """Of every sampled token: the estimator sees each trajectory once, its rows joined, so each has one vote."""
-    width = int(trajectories.num_sampled_J.max(initial=0))
-    mask_JS = torch.arange(width) < torch.from_numpy(trajectories.num_sampled_J)[:, None]
-    advantages_JS = advantage(
-        torch.from_numpy(trajectories.rewards_J), mask_JS, torch.from_numpy(trajectories.group_J), total=total
-    )
-    result: Floats = advantages_JS[mask_JS].numpy()
-    return result
+def _cut(members: Sequence[Trajectory]) -> Bools:
+    return np.array([trajectory.finish_reason == "length" for trajectory in members], dtype=np.bool_)
 
 
 def _concatenate(parts: Sequence[npt.NDArray[np.generic]], dtype: type[np.generic]) -> npt.NDArray[np.generic]:

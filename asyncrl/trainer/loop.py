@@ -158,7 +158,7 @@ class _Run:
             with self.reporting.watches.watch("batch"):
                 batch = self.build(groups)
             with self.reporting.watches.watch("update_actor"):
-                tally = self.parts.policy.step(batch)
+                tally = self.parts.learner.step(batch)
             await self.together()
         measure(batch, tally)
         self.lineage.step += 1
@@ -187,11 +187,10 @@ class _Run:
         return batches.build(
             groups.groups,
             groups.mini_batches,
-            advantage=algorithm.advantage,
             filter_zero_variance=algorithm.filter_zero_variance,
+            filter_overlong=algorithm.filter_overlong,
             lag_of=self.lineage.lag_of,
             max_lag=self.config.plan.limit,
-            total=self.ranks.total,
         )
 
     async def without_groups(self, answer: NoGroups) -> bool:

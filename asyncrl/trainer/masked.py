@@ -3,8 +3,9 @@
     past_limit      older than the limit (staleness.on_stale: mask); their rewards stay in the baseline
     no_reward       of a trajectory without a reward
     zero_variance   of a group whose rewards do not differ (algorithm.filter_zero_variance)
+    overlong        of an answer that was cut at the length limit (algorithm.filter_overlong)
     first_token     nothing before it predicts it
-    rejected        the correction gave it weight 0: the two policies disagree too much
+    rejected        correction or selection gave it weight 0: the two policies disagree too much
 
 A token has the first reason that applies, so the counts of a step add up. A rejected token is trained by the KL and
 entropy terms, if there are any.
@@ -18,8 +19,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.base import Correction
-from asyncrl.algorithms.masking import inside
 from asyncrl.trainer.tally import Tally
 
 PREFIX = "training/masked_tokens/"
@@ -53,18 +52,18 @@ def masked_tokens(
 
 
 def count_rejected(
-    correction: Correction | None, slots_N: Tensor, source_N: Tensor, tally: Tally, names: Sequence[str]
+    rejected_RS: Tensor | None, slots_N: Tensor, source_N: Tensor, tally: Tally, names: Sequence[str]
 ) -> None:
-    """Count the tokens of a micro-batch that the correction leaves out of the policy loss.
+    """Count the tokens of a micro-batch that correction or selection leaves out of the policy loss.
 
     Args:
+        rejected_RS: [R, S] bool; None: none.
         slots_N: place of each trained token in the micro-batch's grid, flattened.
         source_N: index of each one's data source in `names`.
     """
-    if correction is None or not names:
+    if rejected_RS is None or not names:
         return
-    weights_N = inside(correction.weights_BT, correction.keep_BT).flatten()[slots_N]
-    counts = torch.bincount(source_N[weights_N == 0], minlength=len(names))
+    counts = torch.bincount(source_N[rejected_RS.flatten()[slots_N]], minlength=len(names))
     tally.take_counts({name_of(REJECTED, source): counts[i] for i, source in enumerate(names)})
 
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.masked import name_of
@@ -18,9 +19,7 @@ def measure(batch: Batch, tally: Tally) -> None:
     """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards_J = batch.trajectories.rewards_J
-    for name in ("critic/rewards", "critic/score"):
-        _spread(tally, name, rewards_J[np.isfinite(rewards_J)])
-    _spread(tally, "critic/advantages", batch.advantages_N)
+    _spread(tally, "critic/score", rewards_J[np.isfinite(rewards_J)])
     prompts = np.array([trajectory.rows[0].num_prompt_tokens for trajectory in members], dtype=np.int64)
     _spread(tally, "prompt_length", prompts)
     _spread(tally, "response_length", batch.trajectories.num_sampled_J)
@@ -51,9 +50,4 @@ def _lags(batch: Batch, tally: Tally) -> None:
 
 
 def _spread(tally: Tally, name: str, values: Numbers) -> None:
-    """Mean, largest and smallest; nothing without values."""
-    if values.size == 0:
-        return
-    tally.mean(f"{name}/mean", float(values.sum(dtype=np.float64)), values.size)
-    tally.extreme(f"{name}/max", float(values.max()))
-    tally.extreme(f"{name}/min", float(values.min()))
+    tally.spread(name, torch.from_numpy(values))

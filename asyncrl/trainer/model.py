@@ -32,27 +32,32 @@ class LanguageModel:
 
     def __init__(self, module: PreTrainedModel, arithmetic: Arithmetic, device: torch.device) -> None:
         self.module, self.device = module, device
-        self._bfloat16 = arithmetic == "bfloat16"
+        self._arithmetic = arithmetic
         self._predictors: Tensor | None = None
         head = module.get_output_embeddings()
         assert isinstance(head, nn.Module)
         head.register_forward_pre_hook(self._keep_predictors)
 
     def outputs(self, micro: MicroBatch, *, temperature: float, entropy_has_gradient: bool) -> TokenOutputs:
-        """Logprobs, with gradient where autograd is on, and entropies of the trained tokens at `temperature`.
+        """Logprobs, with gradient where autograd is on, and entropies of the trained tokens at `temperature`."""
+        logits_NV = self.logits(micro)
+        logprobs_N = token_logprobs(logits_NV, micro.labels_N, temperature=temperature)
+        source_NV = logits_NV if entropy_has_gradient else logits_NV.detach()
+        return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature))
+
+    def logits(self, micro: MicroBatch) -> Tensor:
+        """[N, V] that predict the trained tokens.
 
         Rows are padded on the right and attention is causal, so that padding reaches no real token and no mask is
         needed.
         """
         self._predictors = micro.predictors_N
         try:
-            with self._autocast():
-                logits_NV = self.module(input_ids=micro.token_ids_RT, use_cache=False).logits[0]
+            with autocast(self.device, self._arithmetic):
+                logits_NV: Tensor = self.module(input_ids=micro.token_ids_RT, use_cache=False).logits[0]
         finally:
             self._predictors = None
-        logprobs_N = token_logprobs(logits_NV, micro.labels_N, temperature=temperature)
-        source_NV = logits_NV if entropy_has_gradient else logits_NV.detach()
-        return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature))
+        return logits_NV
 
     def _keep_predictors(self, head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # Before the head rather than after it: the logits of a prompt would be the largest tensor of the step.
@@ -60,9 +65,6 @@ class LanguageModel:
         assert self._predictors is not None
         hidden_NH = args[0].flatten(0, 1).index_select(0, self._predictors)
         return (hidden_NH.unsqueeze(0), *args[1:])
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
 
 
 def load_language_model(
@@ -83,28 +85,46 @@ def load_language_model(
     Raises:
         ConfigError: the directory holds no causal language model that transformers can read.
     """
+    module = read_model(path, gradient_checkpointing=gradient_checkpointing)
+    if mesh is None:
+        module.to(device)
+    else:
+        shard(module, mesh, arithmetic)  # moves layer by layer, so that no device ever holds the whole model
+    return LanguageModel(module, arithmetic, device)
+
+
+def read_model(path: Path, *, key: str = "model.path", gradient_checkpointing: bool = False) -> PreTrainedModel:
+    """The causal language model of a directory on the CPU: float32, in training mode, without dropout.
+
+    Args:
+        key: of the configuration that names the directory, for errors.
+    Raises:
+        ConfigError: the directory holds none that transformers can read.
+    """
     transformers_logging.disable_progress_bar()
     if not (path / "config.json").is_file():
         raise ConfigError(
-            f"model.path = {path} holds no config.json, so there is no model to train. Run `asyncrl starter` if the "
+            f"{key} = {path} holds no config.json, so there is no model to train. Run `asyncrl starter` if the "
             "configuration has a `starter:` section, or name a directory in Hugging Face form."
         )
     try:
         module = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"model.path = {path} cannot be read as a causal language model: {error}. Complete the directory, or name "
+            f"{key} = {path} cannot be read as a causal language model: {error}. Complete the directory, or name "
             "another."
         ) from error
+    assert isinstance(module, PreTrainedModel)
     without_dropout(module)
     module.train()
     if gradient_checkpointing:
         recompute_activations(module)
-    if mesh is None:
-        module.to(device)
-    else:
-        shard(module, mesh, arithmetic)  # moves layer by layer, so that no device ever holds the whole model
-    return LanguageModel(module, arithmetic, device)
+    return module
+
+
+def autocast(device: torch.device, arithmetic: Arithmetic) -> AbstractContextManager[object]:
+    """What a forward pass runs in."""
+    return torch.autocast(device.type, torch.bfloat16) if arithmetic == "bfloat16" else nullcontext()
 
 
 def without_dropout(module: nn.Module) -> None:
@@ -122,18 +142,18 @@ def recompute_activations(module: PreTrainedModel) -> None:
     switch({"use_reentrant": False})
 
 
-def shard(module: PreTrainedModel, mesh: DeviceMesh, arithmetic: Arithmetic) -> None:
+def shard(module: nn.Module, mesh: DeviceMesh, arithmetic: Arithmetic) -> None:
     """Split parameters over the ranks (FSDP2): each decoder layer is gathered on its own, the rest with the root."""
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
     )
-    layers = decoder_layers(module)
-    for layer in layers:
+    for layer in decoder_layers(module):
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     fully_shard(module, mesh=mesh, mp_policy=policy)
 
 
-def decoder_layers(module: PreTrainedModel) -> list[nn.Module]:
+def decoder_layers(module: nn.Module) -> list[nn.Module]:
     """The repeated blocks, by the class names that transformers says must not be split."""
-    names = set(module._no_split_modules or ())
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    names = {name for model in models for name in model._no_split_modules or ()}
     return [part for part in module.modules() if type(part).__name__ in names]

@@ -9,6 +9,7 @@ from asyncrl.config import Config
 from asyncrl.metrics.sinks import Sink
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import Gpus
+from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.policy import Policy
 from buffer import ReplayBuffer
@@ -33,11 +34,20 @@ class TrainerParts:
     buffer: ReplayBuffer
     publisher: WeightPublisher
     log: VersionLog
-    policy: Policy
-    algorithm: Algorithm
+    learner: Learner
     gpus: Gpus
     sinks: Sequence[Sink]
     checkpoints: Checkpoints
     collective: Ranks
     run_dir: Path
     heldout: int = 0
+
+    @property
+    def policy(self) -> Policy:
+        """The trained model."""
+        return self.learner.policy
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What is optimised."""
+        return self.learner.algorithm

@@ -33,10 +33,16 @@ class Passes:
         return own + [empty_micro_batch(self._device)] * (self._ranks.largest(len(own)) - len(own))
 
     @torch.no_grad()
-    def collect(self, batch: Batch, measure: Callable[[MicroBatch], Tensor]) -> Tensor:
-        """[N] float32, what `measure` says of each micro-batch's trained tokens, in the batch's order."""
+    def collect(
+        self, batch: Batch, measure: Callable[[MicroBatch], Tensor], parts: Sequence[Ints] | None = None
+    ) -> Tensor:
+        """[N] float32, what `measure` says of each micro-batch's trained tokens, in the batch's order.
+
+        Args:
+            parts: the rows of some mini-batches; tokens of others are 0. None: all rows.
+        """
         values_N = torch.zeros(batch.num_trained, device=self._device)
-        for rows in batch.rows_by_mini_batch:
+        for rows in batch.rows_by_mini_batch if parts is None else parts:
             for micro in self.micro_batches(batch, rows):
                 index = torch.from_numpy(micro.index_N).to(self._device)
                 values_N[index] = measure(micro)[: len(index)]

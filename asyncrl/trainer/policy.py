@@ -1,6 +1,7 @@
 """The policy and its optimizer: one call takes a step's batch and changes the weights, the same for any split of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -10,15 +11,19 @@ from torch import Tensor, nn
 from asyncrl.algorithms import Algorithm
 from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.base import require_finite
+from asyncrl.algorithms.corrections import mean_weight_of
 from asyncrl.algorithms.objective import policy_objective
 from asyncrl.errors import NumericsError
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints, MicroBatch
+from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.mismatch import measure_mismatch
 from asyncrl.trainer.model import Arithmetic, LanguageModel, load_language_model
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
+from asyncrl.trainer.selection import select
+from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from weightsync.shard import LocalShard, shards_of
 
@@ -34,6 +39,26 @@ class PolicySettings(optim.Settings, Protocol):
     def micro_batch_tokens(self) -> int: ...
     @property
     def gradient_checkpointing(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class TokenFacts:
+    """What is known of each trained token of a batch while its steps are taken; [N] float32 each."""
+
+    advantages_N: Tensor
+    proximal_N: Tensor | None
+    """Logprobs at the start of the step; None: the step is the only one, so they are the current ones."""
+    reference_N: Tensor | None
+
+
+@dataclass(frozen=True)
+class MiniBatchFacts:
+    """What is known of a mini-batch as a whole before its optimizer step."""
+
+    selected_N: Tensor | None
+    """[N] bool, what the algorithm's selection picked."""
+    mean_weight: Tensor | None
+    """Scalar that the importance weights are divided by."""
 
 
 class Policy:
@@ -79,7 +104,7 @@ class Policy:
         wire_dtype: str | Mapping[str, str],
         ranks: Ranks,
     ) -> "Policy":
-        """Read the model directory `path`, twice if the algorithm has a KL term.
+        """Read the model directory `path`, twice if the algorithm compares with the reference model.
 
         Raises:
             ConfigError: the directory holds no causal language model that transformers can read.
@@ -92,7 +117,7 @@ class Policy:
             gradient_checkpointing=settings.gradient_checkpointing,
         )
         reference = None
-        if algorithm.kl_coef > 0:
+        if needs_reference(algorithm):
             reference = load_language_model(path, arithmetic=arithmetic, device=ranks.device, mesh=ranks.mesh)
             reference.module.requires_grad_(False)
         return cls(
@@ -125,27 +150,63 @@ class Policy:
         buffers = [] if isinstance(wire, str) else [(n, b) for n, b in module.named_buffers() if n in wire]
         return shards_of([*module.named_parameters(), *buffers], wire)
 
-    def step(self, batch: Batch) -> Tally:
+    def step(self, start: StartOfStep, advantages_N: Tensor, tally: Tally) -> None:
         """Train one batch: ppo_epochs passes of ppo_mini_batches optimizer steps. Every rank calls it together.
 
-        Returns:
-            This rank's share of the metrics under actor/, rollout_corr/ and training/off_policy/.
+        Args:
+            start: the batch, and what is known of it before the first of these steps.
+            advantages_N: [N] float32, of the trained tokens.
+            tally: gets this rank's share of the metrics under actor/, rollout_corr/ and training/off_policy/.
         Raises:
             NumericsError: more tokens than allowed are not finite, or the gradient stays so; the weights are as they
                 were before the optimizer step.
         """
-        tally = Tally()
-        passes = self._settings.ppo_epochs
-        proximal_N = None
-        if passes * len(batch.rows_by_mini_batch) > 1:
-            proximal_N = self._logprobs(batch)
+        passes, parts = self._settings.ppo_epochs, start.batch.rows_by_mini_batch
+        looks_ahead = self.algorithm.selection is not None or self.algorithm.normalize_weights
+        known = TokenFacts(
+            advantages_N.to(self.model.device),
+            proximal_N=start.logprobs_N if passes * len(parts) > 1 or looks_ahead else None,
+            reference_N=None if self._reference is None else start.reference_N,
+        )
         for epoch in range(passes):
-            for rows in batch.rows_by_mini_batch:
-                self._optimizer_step(batch, rows, proximal_N, tally, first_pass=epoch == 0)
-        return tally
+            for number, rows in enumerate(parts):
+                whole = self._mini_batch_facts(start.batch, rows, known, is_first=epoch == number == 0)
+                self._optimizer_step(start.batch, rows, known, whole, tally, first_pass=epoch == 0)
+
+    def logprobs(self, batch: Batch) -> Tensor:
+        """[N] float32 nats, of the trained tokens under the weights as they are now."""
+        return self._passes.collect(batch, self._logprobs)
+
+    def reference_logprobs(self, batch: Batch) -> Tensor:
+        """[N] float32 nats, under the frozen reference model."""
+        reference = self._reference
+        assert reference is not None, "columns.needs_reference said that no reference is needed"
+        return self._passes.collect(
+            batch,
+            lambda micro: (
+                reference.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
+            ),
+        )
+
+    def measured(self, batch: Batch, measure: Callable[[Tensor], Tensor]) -> Tensor:
+        """[N], what `measure` makes of the [N, V] logits, divided by the temperature, that predict the tokens."""
+        return self._passes.collect(batch, lambda micro: measure(self.model.logits(micro) / self._temperature))
+
+    def _mini_batch_facts(self, batch: Batch, rows: Ints, known: TokenFacts, *, is_first: bool) -> MiniBatchFacts:
+        """What the algorithm asks about a mini-batch as a whole, before its first micro-batch."""
+        selection, selected_N, mean_weight = self.algorithm.selection, None, None
+        proximal_N = known.proximal_N
+        if selection is not None and proximal_N is not None:
+            now_N = proximal_N if is_first else self._passes.collect(batch, self._logprobs, [rows])
+            selected_N = select(selection.rule, batch, rows, now_N, proximal_N, known.advantages_N, self.ranks)
+        if self.algorithm.normalize_weights and proximal_N is not None and self.algorithm.correction is not None:
+            micros = self._passes.micro_batches(batch, rows)
+            grids = [(micro.grid(pick(proximal_N, micro)), micro.sampler_RS, micro.mask_RS) for micro in micros]
+            mean_weight = mean_weight_of(self.algorithm.correction, grids, self.ranks.total)
+        return MiniBatchFacts(selected_N, mean_weight)
 
     def _optimizer_step(
-        self, batch: Batch, rows: Ints, proximal_N: Tensor | None, tally: Tally, *, first_pass: bool
+        self, batch: Batch, rows: Ints, known: TokenFacts, whole: MiniBatchFacts, tally: Tally, *, first_pass: bool
     ) -> None:
         denominators = self._passes.count(batch, rows)
         if denominators.tokens == 0:
@@ -154,7 +215,7 @@ class Policy:
             return
         num_nonfinite = torch.zeros((), dtype=torch.float64, device=self.model.device)
         for micro in self._passes.micro_batches(batch, rows):
-            num_nonfinite += self._backward(micro, proximal_N, denominators, tally, first_pass=first_pass)
+            num_nonfinite += self._backward(micro, known, whole, denominators, tally, first_pass=first_pass)
         nonfinite = float(self.ranks.total(num_nonfinite.reshape(1)))
         try:
             require_finite(nonfinite, denominators.tokens, limit=self.algorithm.max_nonfinite_frac)
@@ -166,49 +227,46 @@ class Policy:
     def _backward(
         self,
         micro: MicroBatch,
-        proximal_N: Tensor | None,
+        known: TokenFacts,
+        whole: MiniBatchFacts,
         denominators: Denominators,
         tally: Tally,
         *,
         first_pass: bool,
     ) -> Tensor:
         """Add a micro-batch's gradient; returns the number of its tokens that are not finite."""
+        algorithm = self.algorithm
         outputs = self.model.outputs(
-            micro, temperature=self._temperature, entropy_has_gradient=self.algorithm.entropy_coef != 0
+            micro, temperature=self._temperature, entropy_has_gradient=algorithm.entropy_coef != 0
         )
         logprobs_RS = micro.grid(outputs.logprobs_N)
-        proximal_RS = None if proximal_N is None else micro.grid(pick(proximal_N, micro))
+        before_RS = _grid(known.proximal_N, micro)
+        before_RS = logprobs_RS.detach() if before_RS is None else before_RS
+        proximal = algorithm.proximal
         objective = policy_objective(
-            self.algorithm,
+            algorithm,
             logprobs_RS,
             micro.sampler_RS,
-            micro.advantages_RS,
+            micro.grid(pick(known.advantages_N, micro)),
             micro.mask_RS,
             denominators,
-            proximal_BT=proximal_RS,
-            reference_BT=self._reference_logprobs(micro),
+            proximal_BT=before_RS if proximal is None else proximal(micro.sampler_RS, before_RS, micro.lags_RS),
+            reference_BT=_grid(known.reference_N, micro),
             entropy_BT=micro.grid(outputs.entropies_N),
+            selected_BT=_grid(whole.selected_N, micro),
+            mean_weight=whole.mean_weight,
         )
         objective.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
         tally.take(objective.metrics, objective.extremes)
         if first_pass:
             # Against the weights at the start of the step: later passes would measure their own changes.
-            before_RS = logprobs_RS.detach() if proximal_RS is None else proximal_RS
             measure_mismatch(micro, before_RS, tally)
-            count_rejected(objective.correction, micro.slots_N, micro.source_N, tally, micro.sources)
+            count_rejected(objective.rejected_BT, micro.slots_N, micro.source_N, tally, micro.sources)
         return objective.metrics["nonfinite_tokens"][0]
 
-    def _logprobs(self, batch: Batch) -> Tensor:
-        """[N] logprobs of the trained tokens under the weights as they are now."""
+    def _logprobs(self, micro: MicroBatch) -> Tensor:
+        return self.model.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
 
-        def logprobs(micro: MicroBatch) -> Tensor:
-            return self.model.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
 
-        return self._passes.collect(batch, logprobs)
-
-    @torch.no_grad()
-    def _reference_logprobs(self, micro: MicroBatch) -> Tensor | None:
-        if self._reference is None:
-            return None
-        outputs = self._reference.outputs(micro, temperature=self._temperature, entropy_has_gradient=False)
-        return micro.grid(outputs.logprobs_N)
+def _grid(values_N: Tensor | None, micro: MicroBatch) -> Tensor | None:
+    return None if values_N is None else micro.grid(pick(values_N, micro))

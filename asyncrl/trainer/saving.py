@@ -122,6 +122,7 @@ class Saver:
             "number": lineage.number,
             "step": lineage.step,
             "optimizer_steps": self._parts.policy.optimizer_steps,
+            **self._parts.learner.state(),
             "world": self._parts.collective.world,
             "ledger": ledger.to_json(),
             "forks": {str(branch): list(fork) for branch, fork in lineage.forks.items()},

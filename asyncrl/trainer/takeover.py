@@ -26,6 +26,7 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
     ledger = None
     if saved is not None:
         await waits.blocking("trainer reads a checkpoint", parts.checkpoints.load, saved, parts.policy)
+        parts.learner.restore(saved.state)
         lineage.number, lineage.step = saved.name.number, saved.name.step
         lineage.digests = digests_from_json(saved.state["digests"])
         ledger = _ledger_of(saved)

@@ -36,6 +36,13 @@ class Tally:
         take = min if name.endswith("min") else max
         self._extremes[name] = take(self._extremes.get(name, value), value)
 
+    def spread(self, name: str, values: Tensor) -> None:
+        """Mean, largest and smallest of values on the CPU; nothing without values."""
+        if values.numel():
+            self.mean(f"{name}/mean", float(values.double().sum()), values.numel())
+            self.extreme(f"{name}/max", float(values.max()))
+            self.extreme(f"{name}/min", float(values.min()))
+
     def take(self, metrics: Metrics, extremes: Mapping[str, Tensor] | None = None) -> None:
         """Add metrics that are still on a device; they are read all at once, for each reading waits for the device."""
         self._later.append((metrics, extremes or {}, {}))

@@ -1,11 +1,13 @@
 """on_stale mask, from buffer to loss: exactly the tokens past the limit leave it, along any tree of versions."""
 
 import numpy as np
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncrl.algorithms.advantages import group_relative
 from asyncrl.trainer.batch import build
+from asyncrl.trainer.joined import Joined
 from asyncrl.trainer.lineage import Lineage
 from buffer import BufferConfig, Claim, Group, Leased, Ledger, ReplayBuffer, StalenessConfig, Trajectory, pack
 from buffer.versions import distance
@@ -59,11 +61,9 @@ def test_exactly_the_tokens_past_the_limit_leave_the_loss(
     batch = build(
         fetched,
         [[group.ordinal for group in fetched]],
-        advantage=group_relative,
         filter_zero_variance=False,
         lag_of=lineage.lag_of,
         max_lag=limit,
-        total=lambda values: values,
     )
     lags = [
         distance(tree.forks, pack(tree.branch, tree.number), span.version)
@@ -101,13 +101,14 @@ def test_a_masked_answer_keeps_its_reward_in_the_baseline_of_the_others() -> Non
     batch = build(
         [group],
         [[group.ordinal]],
-        advantage=lambda r, m, g, total: group_relative(r, m, g, divide_by_std=False, total=total),
         filter_zero_variance=False,
         lag_of=Lineage(1, 3, 0, forks={1: (0, 0)}).lag_of,
         max_lag=1,
-        total=lambda values: values,
     )
     # Rewards 0, 1 and 2: the second one is masked whole, and the mean is still 1. Of the third one half stays.
-    np.testing.assert_allclose(batch.advantages_N, [-1.0] * 3 + [1.0] * 3, rtol=1e-6)
+    joined, facts = Joined.of(batch), batch.trajectories
+    rewards, groups = torch.from_numpy(facts.rewards_J), torch.from_numpy(facts.group_J)
+    advantages_JS = group_relative(rewards, joined.sampled_JS, groups, divide_by_std=False)
+    np.testing.assert_allclose(joined.pick(advantages_JS), [-1.0] * 3 + [1.0] * 3, rtol=1e-6)
     assert batch.masked == {("past_limit", "toy"): 6}
     assert batch.lags_N.tolist() == [0] * 6

@@ -15,6 +15,7 @@ from asyncrl.trainer.batch import build
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.export import export_policy
+from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parallel import Ranks, assign, mini_batches, open_ranks
 from asyncrl.trainer.tally import Tally
@@ -58,14 +59,12 @@ def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: 
         batch = build(
             [g for g in groups if g.ordinal in own],
             parts,
-            advantage=policy.algorithm.advantage,
             filter_zero_variance=False,
             lag_of=lambda version: 0,
             max_lag=8,
-            total=ranks.total,
         )
         found["tokens"] += batch.num_trained
-        blobs = ranks.gather(policy.step(batch).to_bytes())
+        blobs = ranks.gather(Learner(policy).step(batch).to_bytes())
         if blobs is not None:
             whole = Tally()
             for blob in blobs:

@@ -13,8 +13,11 @@ from asyncrl.config import ActorConfig, AlgorithmConfig
 from asyncrl.config.trainer import StarterModelConfig
 from asyncrl.starter.model import build_model, build_tokenizer, save
 from asyncrl.trainer.batch import Batch, build
+from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.parallel import OneRank, Ranks, mini_batches
 from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.start import StartOfStep
+from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
 from buffer.versions import pack
 
@@ -116,9 +119,19 @@ def make_batch(policy: Policy, groups: Sequence[Group], num_mini_batches: int = 
     return build(
         groups,
         mini_batches([group.ordinal for group in groups], num_mini_batches),
-        advantage=policy.algorithm.advantage,
         filter_zero_variance=policy.algorithm.filter_zero_variance,
+        filter_overlong=policy.algorithm.filter_overlong,
         lag_of=lambda version: 0,
         max_lag=max_lag,
-        total=policy.ranks.total,
     )
+
+
+def train(policy: Policy, batch: Batch) -> Tally:
+    """One step of a learner that has nothing to remember."""
+    return Learner(policy).step(batch)
+
+
+def advantages_of(policy: Policy, batch: Batch) -> np.ndarray:
+    """[N] what that step would train each token with."""
+    rewards = torch.from_numpy(batch.trajectories.rewards_J)
+    return Learner(policy).advantages(StartOfStep(batch, policy), rewards).numpy()

@@ -21,6 +21,7 @@ from asyncrl.config import (
 from asyncrl.run.trainer_rank import all_shards
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import DedicatedGpus
+from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
 from asyncrl.trainer.parallel import OneRank, Ranks
 from asyncrl.trainer.policy import Policy
@@ -135,8 +136,7 @@ def start_trainer(
         buffer=buffer,
         publisher=publisher,
         log=log,
-        policy=policy,
-        algorithm=algorithm,
+        learner=Learner(policy),
         gpus=DedicatedGpus(),
         sinks=[sink],
         checkpoints=Checkpoints(directory / "checkpoints", config.trainer.checkpoint),

@@ -1,5 +1,7 @@
 """Groups to arrays and micro-batches: what is trained, with which advantage, in which place."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from asyncrl.algorithms import ALGORITHMS
 from asyncrl.algorithms.advantages import group_relative, row_scores, spread
 from asyncrl.algorithms.base import alone
 from asyncrl.trainer.batch import build, empty_micro_batch, micro_batches
+from asyncrl.trainer.joined import Joined
 from buffer import Group, Row, Span, Trajectory
 from buffer.versions import pack
 
@@ -43,19 +46,24 @@ def reward_as_advantage(rewards, mask_BT, group_ids_B, *, total=alone):
 
 def built(groups, **changes):
     settings = {
-        "advantage": reward_as_advantage,
         "filter_zero_variance": False,
         "lag_of": lambda version: 0,
         "max_lag": 8,
-        "total": alone,
         **changes,
     }
     parts = settings.pop("mini_batches", [[g.ordinal for g in groups]])
     return build(groups, parts, **settings)
 
 
-def tokens_seen(batch, max_tokens=1000, mini=0):
+def advantages_of(batch, estimator):
+    joined, facts = Joined.of(batch), batch.trajectories
+    rewards, groups = torch.from_numpy(facts.rewards_J), torch.from_numpy(facts.group_J)
+    return joined.pick(estimator(rewards, joined.sampled_JS, groups)).float()
+
+
+def tokens_seen(batch, max_tokens=1000, mini=0, advantage=reward_as_advantage):
     """(row's ids before the token, token, sampler's logprob, advantage) of every trained token, from micro-batches."""
+    advantages_N = advantages_of(batch, advantage)
     seen = []
     for micro in micro_batches(batch, batch.rows_by_mini_batch[mini], max_tokens, CPU):
         width = micro.token_ids_RT.shape[1]
@@ -68,7 +76,7 @@ def tokens_seen(batch, max_tokens=1000, mini=0):
                     tuple(before),
                     int(micro.labels_N[n]),
                     round(float(micro.sampler_RS.flatten()[slot]), 4),
-                    float(micro.advantages_RS.flatten()[slot]),
+                    float(advantages_N[micro.index_N[n]]),
                 )
             )
         assert int(micro.mask_RS.sum()) == len(micro.labels_N)
@@ -93,8 +101,8 @@ def test_a_token_with_nothing_before_it_is_not_trained():
 
 def test_a_trajectory_of_several_rows_has_one_vote_and_one_advantage():
     two_rows = trajectory(row([5], [7]), row([6, 6], [8, 9]), reward=3.0)
-    batch = built([group(0, two_rows, trajectory(row([5], [4]), reward=0.0))], advantage=group_relative)
-    by_token = {token: advantage for _, token, _, advantage in tokens_seen(batch)}
+    batch = built([group(0, two_rows, trajectory(row([5], [4]), reward=0.0))])
+    by_token = {token: advantage for _, token, _, advantage in tokens_seen(batch, advantage=group_relative)}
     assert by_token[7] == by_token[8] == by_token[9] == -by_token[4]
     assert by_token[7] == pytest.approx(1 / np.sqrt(2), rel=1e-4)
 
@@ -109,10 +117,10 @@ def test_a_trajectory_without_a_reward_is_masked_and_left_out_of_the_baseline():
                 trajectory(row([5], [3]), reward=0.0),
                 trajectory(row([5], [4]), reward=0.0),
             )
-        ],
-        advantage=lambda r, m, g, total: group_relative(r, m, g, divide_by_std=False),
+        ]
     )
-    assert {token: advantage for _, token, _, advantage in tokens_seen(batch)} == {
+    centred = partial(group_relative, divide_by_std=False)
+    assert {token: advantage for _, token, _, advantage in tokens_seen(batch, advantage=centred)} == {
         1: pytest.approx(2 / 3),
         3: pytest.approx(-1 / 3),
         4: pytest.approx(-1 / 3),
@@ -169,8 +177,8 @@ def test_mini_batches_split_by_whole_groups():
 
 
 def test_a_rank_without_groups_has_an_empty_batch():
-    batch = built([], mini_batches=[[1, 2]], advantage=ALGORITHMS["grpo"].advantage)
-    assert batch.num_trained == 0
+    batch = built([], mini_batches=[[1, 2]])
+    assert batch.num_trained == len(advantages_of(batch, ALGORITHMS["grpo"].advantage)) == 0
     assert list(micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU)) == []
 
 
@@ -187,3 +195,25 @@ def test_grid_places_values_and_passes_gradients():
 
 def test_the_empty_micro_batch_trains_no_token():
     assert int(empty_micro_batch(CPU).mask_RS.sum()) == 0
+
+
+def test_answers_cut_at_the_length_limit_leave_the_loss_only_when_asked():
+    cut = Trajectory(rows=(row([5], [1, 2]),), reward=1.0, reward_error=None, finish_reason="length")
+    groups = [group(0, cut, trajectory(row([5], [3]), reward=0.0))]
+    batch = built(groups, filter_overlong=True)
+    assert batch.masked == {("overlong", "toy"): 2}
+    # Its reward stays in the baseline of the other one.
+    assert tokens_seen(batch, advantage=partial(group_relative, divide_by_std=False)) == [((5,), 3, -0.5, -0.5)]
+    assert built(groups).num_trained == 3
+
+
+def test_what_is_known_of_trained_tokens_finds_its_place_among_the_sampled_ones():
+    spans = (Span(pack(1, 1), 0, 2), Span(pack(1, 3), 0, 1))
+    groups = [group(0, trajectory(row([5], [1, 2, 3], spans=spans)), trajectory(row([5], [4]), row([6], [7])))]
+    batch = built(groups, lag_of=lambda version: 0 if version == pack(1, 3) or version == pack(1, 0) else 9)
+    joined = Joined.of(batch)
+    assert joined.sampled_JS.tolist() == [[True, True, True], [True, True, False]]
+    placed = joined.place(torch.tensor([1.0, 2.0, 3.0]))
+    assert placed.tolist() == [[0.0, 0.0, 1.0], [2.0, 3.0, 0.0]]
+    assert joined.pick(placed).tolist() == [1.0, 2.0, 3.0]
+    assert batch.trajectories.num_response_J.tolist() == [3, 2]

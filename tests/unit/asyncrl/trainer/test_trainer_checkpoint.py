@@ -17,7 +17,7 @@ from asyncrl.trainer import checkpoint_files as files
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.parallel import OneRank
-from tests.support.tiny_policy import make_batch, make_groups, make_policy, write_tiny_model
+from tests.support.tiny_policy import make_batch, make_groups, make_policy, train, write_tiny_model
 
 RANKS = OneRank()
 
@@ -48,16 +48,16 @@ def test_training_goes_on_after_a_checkpoint_as_if_never_interrupted(model_dir, 
     groups = [make_groups(model_dir, 2, 3, seed=s) for s in range(4)]
     straight = make_policy(model_dir)
     for part in groups[:2]:
-        straight.step(make_batch(straight, part))
+        train(straight, make_batch(straight, part))
     save(store, straight, 2)
     for part in groups[2:]:
-        straight.step(make_batch(straight, part))
+        train(straight, make_batch(straight, part))
 
     resumed = make_policy(model_dir)
     store.load(store.newest(), resumed)
     assert resumed.optimizer_steps == 2
     for part in groups[2:]:
-        resumed.step(make_batch(resumed, part))
+        train(resumed, make_batch(resumed, part))
     for (name, one), (_, other) in zip(
         straight.named_parameters().items(), resumed.named_parameters().items(), strict=True
     ):

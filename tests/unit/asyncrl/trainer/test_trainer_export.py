@@ -15,7 +15,7 @@ from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.export import export_checkpoint, export_policy
 from asyncrl.trainer.parallel import OneRank
-from tests.support.tiny_policy import make_batch, make_groups, make_policy
+from tests.support.tiny_policy import make_batch, make_groups, make_policy, train
 from weightsync.digest import digest_of_model_dir
 from weightsync.manifest import Manifest
 
@@ -23,7 +23,7 @@ from weightsync.manifest import Manifest
 @pytest.fixture(scope="module")
 def policy(model_dir):
     policy = make_policy(model_dir)
-    policy.step(make_batch(policy, make_groups(model_dir, 2, 4)))
+    train(policy, make_batch(policy, make_groups(model_dir, 2, 4)))
     return policy
 
 

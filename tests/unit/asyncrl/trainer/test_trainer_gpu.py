@@ -8,7 +8,7 @@ from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parallel import OneRank
-from tests.support.tiny_policy import make_batch, make_groups, make_policy
+from tests.support.tiny_policy import make_batch, make_groups, make_policy, train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -17,8 +17,8 @@ def test_a_step_on_the_device_is_that_of_the_cpu_and_survives_a_checkpoint(model
     groups = make_groups(model_dir, 4, 4)
     settings = {"ppo_mini_batches": 2, "ppo_epochs": 2, "micro_batch_tokens": 40, "algorithm_kl_coef": 0.1}
     cpu, gpu = make_policy(model_dir, **settings), make_policy(model_dir, OneRank(torch.device("cuda")), **settings)
-    expected = renamed(cpu.step(make_batch(cpu, groups, 2)).values())
-    found = renamed(gpu.step(make_batch(gpu, groups, 2)).values())
+    expected = renamed(train(cpu, make_batch(cpu, groups, 2)).values())
+    found = renamed(train(gpu, make_batch(gpu, groups, 2)).values())
     for name, value in expected.items():
         assert found[name] == pytest.approx(value, abs=1e-3, rel=1e-2), name
     store = Checkpoints(tmp_path, CheckpointConfig())

@@ -26,9 +26,8 @@ def micro(ratios: list[float]) -> tuple[MicroBatch, torch.Tensor]:
     """One row of tokens whose weights, trainer over sampler, are these; and the trainer's logprobs."""
     trainer_RS = torch.full((1, len(ratios)), -1.0)
     sampler_RS = trainer_RS - torch.tensor([ratios]).log()
-    shape = dict.fromkeys(("advantages_RS",), torch.ones_like(trainer_RS))
     empty = empty_micro_batch(torch.device("cpu"))
-    values = {**vars(empty), **shape, "sampler_RS": sampler_RS, "lags_RS": torch.zeros(1, len(ratios)).long()}
+    values = {**vars(empty), "sampler_RS": sampler_RS, "lags_RS": torch.zeros(1, len(ratios)).long()}
     return MicroBatch(**{**values, "mask_RS": torch.ones(1, len(ratios), dtype=torch.bool)}), trainer_RS
 
 
@@ -42,7 +41,7 @@ def test_ratios_are_told_before_and_after_they_are_cut() -> None:
         algorithm,
         trainer_RS.clone().requires_grad_(),
         batch.sampler_RS,
-        batch.advantages_RS,
+        torch.ones_like(trainer_RS),
         batch.mask_RS,
         Denominators(3, 1, 1),
     )

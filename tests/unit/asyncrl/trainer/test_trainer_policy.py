@@ -10,7 +10,7 @@ from asyncrl.trainer.batch import micro_batches
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.model import load_language_model
 from buffer import Group, Row, Trajectory
-from tests.support.tiny_policy import make_batch, make_groups, make_policy
+from tests.support.tiny_policy import advantages_of, make_batch, make_groups, make_policy, train
 
 CPU = torch.device("cpu")
 
@@ -26,7 +26,7 @@ def weights(policy):
 
 def after_one_step(model_dir, groups, num_mini_batches=1, **settings):
     policy = make_policy(model_dir, **settings)
-    metrics = renamed(policy.step(make_batch(policy, groups, num_mini_batches)).values())
+    metrics = renamed(train(policy, make_batch(policy, groups, num_mini_batches)).values())
     return weights(policy), metrics
 
 
@@ -76,13 +76,13 @@ def test_the_same_step_twice_is_the_same_bit_for_bit(model_dir, groups):
 def test_steps_raise_the_probability_of_what_was_rewarded(model_dir):
     groups = make_groups(model_dir, 2, 2, rewards=[[1.0, 0.0], [0.0, 1.0]], noise=0.0)
     policy = make_policy(model_dir, lr=3e-3)
-    before = policy._logprobs(make_batch(policy, groups))
+    before = policy.logprobs(make_batch(policy, groups))
     for _ in range(3):
-        policy.step(make_batch(policy, groups))
+        train(policy, make_batch(policy, groups))
     batch = make_batch(policy, groups)
-    change = (policy._logprobs(batch) - before).numpy()
-    assert change[batch.advantages_N > 0].mean() > 0.05
-    assert change[batch.advantages_N < 0].mean() < -0.05
+    change = (policy.logprobs(batch) - before).numpy()
+    assert change[advantages_of(policy, batch) > 0].mean() > 0.05
+    assert change[advantages_of(policy, batch) < 0].mean() < -0.05
 
 
 def test_one_optimizer_step_is_taken_at_ratio_one(model_dir, groups):
@@ -100,15 +100,15 @@ def test_several_passes_measure_against_the_start_of_the_step(model_dir, groups)
 
 def test_optimizer_steps_are_counted(model_dir, groups):
     policy = make_policy(model_dir, ppo_epochs=2, ppo_mini_batches=2)
-    policy.step(make_batch(policy, groups, 2))
+    train(policy, make_batch(policy, groups, 2))
     assert policy.optimizer_steps == 4
 
 
 def test_a_batch_without_trained_tokens_moves_nothing(model_dir):
     policy = make_policy(model_dir, algorithm_filter_zero_variance=True)
-    policy.step(make_batch(policy, make_groups(model_dir, 2, 2, rewards=[[0.0, 1.0]] * 2)))
+    train(policy, make_batch(policy, make_groups(model_dir, 2, 2, rewards=[[0.0, 1.0]] * 2)))
     before = weights(policy)
-    metrics = policy.step(make_batch(policy, make_groups(model_dir, 2, 2, rewards=[[1.0, 1.0]] * 2))).values()
+    metrics = train(policy, make_batch(policy, make_groups(model_dir, 2, 2, rewards=[[1.0, 1.0]] * 2))).values()
     assert largest_difference(before, weights(policy)) == 0.0
     assert policy.optimizer_steps == 1
     assert metrics["actor/steps_without_tokens"] == 1.0
@@ -126,8 +126,8 @@ def test_the_kl_term_holds_the_policy_to_version_zero(model_dir):
     free, held = make_policy(model_dir, lr=3e-3), make_policy(model_dir, lr=3e-3, algorithm_kl_coef=5.0)
     assert free._reference is None
     for _ in range(4):
-        free.step(make_batch(free, groups))
-        metrics = renamed(held.step(make_batch(held, groups)).values())
+        train(free, make_batch(free, groups))
+        metrics = renamed(train(held, make_batch(held, groups)).values())
     start = weights(make_policy(model_dir))
     assert metrics["actor/kl_loss"] > 0
     moved = [sum(float((w[n] - start[n]).norm()) for n in start) for w in (weights(free), weights(held))]
@@ -140,7 +140,7 @@ def test_too_many_nonfinite_tokens_stop_the_run_before_the_optimizer(model_dir, 
         policy.named_parameters()["model.norm.weight"][0] = float("nan")
     before = weights(policy)
     with pytest.raises(NumericsError, match="tokens of this step have a NaN or infinite"):
-        policy.step(make_batch(policy, groups))
+        train(policy, make_batch(policy, groups))
     assert policy.optimizer_steps == 0
     for name, value in weights(policy).items():
         assert torch.equal(value, before[name]) or torch.isnan(value).any()
@@ -151,13 +151,13 @@ def test_a_gradient_that_stays_infinite_is_skipped_and_then_stops_the_run(model_
     handle = policy.named_parameters()["model.norm.weight"].register_hook(lambda grad: grad * float("inf"))
     before = weights(policy)
     for _ in range(2):
-        metrics = policy.step(make_batch(policy, groups)).values()
+        metrics = train(policy, make_batch(policy, groups)).values()
         assert metrics["actor/skipped_updates"] == 1.0
     with pytest.raises(NumericsError, match="3 optimizer steps in a row"):
-        policy.step(make_batch(policy, groups))
+        train(policy, make_batch(policy, groups))
     assert largest_difference(before, weights(policy)) == 0.0
     handle.remove()
-    policy.step(make_batch(policy, groups))
+    train(policy, make_batch(policy, groups))
     assert policy.optimizer_steps == 1
 
 
@@ -165,7 +165,7 @@ def test_bfloat16_arithmetic_stays_near_float32_and_masters_stay_float32(model_d
     policy = make_policy(model_dir)
     policy.model = load_language_model(model_dir, arithmetic="bfloat16", device=CPU, mesh=None)
     batch = make_batch(policy, groups)
-    low, full = policy._logprobs(batch), make_policy(model_dir)._logprobs(batch)
+    low, full = policy.logprobs(batch), make_policy(model_dir).logprobs(batch)
     assert 0 < float((low - full).abs().max()) < 0.2
     assert {p.dtype for p in policy.model.module.parameters()} == {torch.float32}
 
@@ -210,7 +210,7 @@ def test_a_long_trajectory_with_observations_trains_like_its_parts(model_dir):
     short = Row(ids[:6], mask[:6], np.where(mask[:6], -1.0, 0.0).astype(np.float32), one_span(2), 3)
     members = tuple(Trajectory(rows=(row,), reward=float(i)) for i, row in enumerate((long_row, short)))
     policy = make_policy(model_dir)
-    logprobs = policy._logprobs(make_batch(policy, [Group(0, 1, "toy", members)]))
+    logprobs = policy.logprobs(make_batch(policy, [Group(0, 1, "toy", members)]))
     assert logprobs[:2].tolist() == pytest.approx(logprobs[4:].tolist(), abs=1e-6)
 
 

@@ -1,0 +1,83 @@
+"""What an advantage estimator may look at besides rewards, by the names of its keyword arguments.
+
+B are trajectories, T their sampled tokens, the contexts of each joined. All of it is detached, of the weights at the
+start of the step, on the CPU, 0 where it is not known. A new column is a function and a line in COLUMNS.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms.base import Algorithm
+from asyncrl.algorithms.masking import inside
+from asyncrl.trainer.start import StartOfStep
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a column is made, and whether it is known of trained tokens only (or of whole trajectories)."""
+
+    make: Callable[[StartOfStep, Algorithm], Tensor]
+    per_token: bool = True
+
+
+def _logprobs(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, nats, of the policy."""
+    del algorithm
+    return start.joined.place(start.logprobs_N)
+
+
+def _reference(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, nats, of the frozen reference model."""
+    del algorithm
+    return start.joined.place(start.reference_N)
+
+
+def _sampler(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, nats, as recorded when the tokens were sampled."""
+    del algorithm
+    return start.joined.place(torch.from_numpy(start.batch.sampler_N))
+
+
+def _sum_pi_squared(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, sum over the vocabulary of the policy's squared probabilities."""
+    del algorithm
+    return start.joined.place(start.sum_pi_squared_N)
+
+
+def _weights(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, importance weights of the algorithm's correction, 0 where it rejects; 1 without a correction."""
+    mask_JS = start.joined.trained_JS
+    if algorithm.correction is None:
+        return mask_JS.float()
+    found = algorithm.correction(_logprobs(start, algorithm), _sampler(start, algorithm), mask_JS)
+    return inside(found.weights_BT, found.keep_BT)
+
+
+def _components(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[K, B] float64, parts of the reward in the order of their names; NaN where a trajectory has none of that name."""
+    del algorithm
+    members = [trajectory for group in start.batch.groups for trajectory in group.trajectories]
+    names = sorted({name for trajectory in members for name in trajectory.reward_parts})
+    rows = [[trajectory.reward_parts.get(name, torch.nan) for trajectory in members] for name in names]
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(names), len(members))
+
+
+COLUMNS: Mapping[str, Column] = MappingProxyType(
+    {
+        "logprobs_BT": Column(_logprobs),
+        "reference_BT": Column(_reference),
+        "sampler_BT": Column(_sampler),
+        "sum_pi_squared_BT": Column(_sum_pi_squared),
+        "weights_BT": Column(_weights),
+        "components_KB": Column(_components, per_token=False),
+    }
+)
+
+
+def needs_reference(algorithm: Algorithm) -> bool:
+    """Whether anything in the algorithm compares with the frozen reference model."""
+    return algorithm.kl_coef > 0 or algorithm.reward_kl is not None or "reference_BT" in algorithm.columns

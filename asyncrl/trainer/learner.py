@@ -1,0 +1,139 @@
+"""What a step does with a batch: rewards with their penalties -> advantages -> the policy's optimizer steps.
+
+batch -> columns (passes without gradient) -> shaped rewards -> advantages -> policy.step
+                                               KL controller <- mean KL
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asyncrl.algorithms import Algorithm
+from asyncrl.algorithms.advantages import token_rewards
+from asyncrl.algorithms.kl import KLController
+from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl
+from asyncrl.errors import CheckpointError
+from asyncrl.trainer.batch import Batch
+from asyncrl.trainer.columns import COLUMNS
+from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.start import StartOfStep
+from asyncrl.trainer.tally import Tally
+
+
+class Learner:
+    """The policy, and what else a step changes.
+
+    Attributes:
+        policy: the trained model with its optimizer.
+        kl_controller: coefficient of the KL penalty in the reward; None without one.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        reward_kl = self.algorithm.reward_kl
+        self.kl_controller: KLController | None = None if reward_kl is None else reward_kl.controller
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What is optimised."""
+        return self.policy.algorithm
+
+    def step(self, batch: Batch) -> Tally:
+        """Train one batch. Every rank calls it together.
+
+        Returns:
+            This rank's share of the metrics under actor/, critic/, rollout_corr/ and training/off_policy/.
+        Raises:
+            NumericsError: more tokens than allowed are not finite, or the gradient stays so; the weights are as they
+                were before the optimizer step.
+        """
+        tally = Tally()
+        start = StartOfStep(batch, self.policy)
+        rewards = self._shaped(start, tally)
+        advantages_N = self.advantages(start, rewards)
+        tally.spread("critic/advantages", advantages_N)
+        self.policy.step(start, advantages_N, tally)
+        return tally
+
+    def advantages(self, start: StartOfStep, rewards: Tensor) -> Tensor:
+        """[N] float32 of the trained tokens.
+
+        Args:
+            rewards: [J] float64, one a trajectory, NaN without one; or [J, S] token rewards.
+        """
+        algorithm, joined, batch = self.algorithm, start.joined, start.batch
+        asked = {name: COLUMNS[name] for name in algorithm.columns}
+        # What is known of trained tokens only must not meet a sampled token of which it is not known.
+        mask_JS = joined.trained_JS if any(column.per_token for column in asked.values()) else joined.sampled_JS
+        advantages_JS = algorithm.advantage(
+            rewards,
+            mask_JS,
+            torch.from_numpy(batch.trajectories.group_J),
+            total=self.policy.ranks.total,
+            **{name: column.make(start, algorithm) for name, column in asked.items()},
+        )
+        return joined.pick(advantages_JS).float()
+
+    def state(self) -> Mapping[str, Any]:
+        """What a checkpoint keeps of a step besides tensors."""
+        return {} if self.kl_controller is None else {"reward_kl_coef": self.kl_controller.coef}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` gave, as a checkpoint kept it.
+
+        Raises:
+            CheckpointError: the coefficient of the run's KL penalty is not in it.
+        """
+        reward_kl = self.algorithm.reward_kl
+        if reward_kl is None:
+            return
+        if "reward_kl_coef" not in state:
+            raise CheckpointError(
+                "The checkpoint has no coefficient of the KL penalty in the reward (algorithm.reward_kl_coef): it was "
+                "made without one, and the penalty would begin anew in the middle of the run. Resume without "
+                "reward_kl_coef, or start a new run from the exported model."
+            )
+        controller = reward_kl.controller
+        self.kl_controller = KLController(float(state["reward_kl_coef"]), controller.target, controller.horizon)
+
+    def _shaped(self, start: StartOfStep, tally: Tally) -> Tensor:
+        """[J] or [J, S] rewards with the algorithm's penalties."""
+        trajectories, overlong = start.batch.trajectories, self.algorithm.overlong
+        rewards = torch.from_numpy(trajectories.rewards_J)
+        if overlong is not None:
+            penalty_J = overlong_penalty(
+                torch.from_numpy(trajectories.num_response_J),
+                max_length=overlong.max_length,
+                buffer=overlong.buffer,
+                factor=overlong.factor,
+            ).double()
+            tally.mean("critic/overlong_penalty/mean", float(penalty_J.sum()), len(penalty_J))
+            rewards = rewards + penalty_J
+        if self.algorithm.reward_kl is not None and self.kl_controller is not None:
+            rewards = self._without_kl(start, rewards, self.algorithm.reward_kl.estimator, self.kl_controller, tally)
+        known_J = (rewards.sum(dim=-1) if rewards.dim() == 2 else rewards).double()
+        tally.spread("critic/rewards", known_J[known_J.isfinite()])
+        return rewards
+
+    def _without_kl(
+        self, start: StartOfStep, rewards_J: Tensor, estimator: str, controller: KLController, tally: Tally
+    ) -> Tensor:
+        joined = start.joined
+        rewards_JS, (numerator, count) = subtract_kl(
+            token_rewards(rewards_J, joined.sampled_JS),
+            joined.place(start.logprobs_N),
+            joined.place(start.reference_N),
+            joined.trained_JS,
+            coef=controller.coef,
+            kind=estimator,
+        )
+        sums = self.policy.ranks.total(torch.stack([numerator, count]).double())
+        reports = float(self.policy.ranks.rank == 0)
+        tally.mean("actor/reward_kl_coef", controller.coef * reports, reports)
+        tally.mean("actor/reward_kl_penalty", float(numerator), float(count))
+        num_rows = int(sums[1])
+        if num_rows:
+            self.kl_controller = controller.updated(float(sums[0]) / num_rows, num_rows)
+        return rewards_JS
