@@ -8,6 +8,7 @@ from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, 
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
 from asyncrl.config.trainer import (
+from asyncrl.config.teachers import TeacherConfig
     ActorConfig,
     AlgorithmConfig,
     CheckpointConfig,
@@ -44,6 +45,7 @@ __all__ = [
     "StarterConfig",
     "TrainerConfig",
     "WeightsyncConfig",
+    "TeacherConfig",
 ]
 
 
@@ -74,6 +76,9 @@ class Config(Section):
     """Servers."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """Objective."""
+    teachers: tuple[TeacherConfig, ...] = ()
+    """Models that score what the policy sampled, each for some data sources or all. An algorithm that learns from one
+    takes the first of the list that scored the answer."""
     actor: ActorConfig = ActorConfig()
     """Optimizer of the policy."""
     trainer: TrainerConfig = TrainerConfig()
@@ -125,6 +130,21 @@ class Config(Section):
     def requests_fit_the_servers(self) -> Self:
         """Refuse lengths that every server would reject, one request after the other."""
         need = self.data.max_prompt_tokens + self.rollout.max_new_tokens
+    @model_validator(mode="after")
+    def teachers_can_be_told_apart(self) -> Self:
+        """Refuse two teachers of one name, and a temperature at which no server scores."""
+        names = [teacher.name for teacher in self.teachers]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(
+                f"teachers has two entries named {twice!r}: their scores would be written to one column. Rename one."
+            )
+        if self.teachers and self.rollout.temperature != 1:
+            raise ValueError(
+                f"rollout.temperature = {self.rollout.temperature} with teachers: servers score given tokens at "
+                "temperature 1 only, so the policy would be compared with another distribution. Set it to 1."
+            )
+        return self
+
         if need > self.inference.context_length:
             raise ValueError(
                 f"data.max_prompt_tokens = {self.data.max_prompt_tokens} plus rollout.max_new_tokens = "

@@ -138,7 +138,7 @@ def _parsed(body: Json, path: str) -> Answer:
     if kind not in ("stop", "length", "abort"):
         raise MalformedAnswer("finish_reason", f"{path}: finish_reason is {finish!r}; expected stop, length or abort.")
     if kind == "abort":
-        _raise_if_refused(finish, path)
+        raise_if_refused(finish, path)
     token_ids, logprobs = _check_tokens(token_ids, pairs or (), finish, path)
     runs, one_version = _version_runs(meta, len(token_ids), path)
     return Answer(token_ids, logprobs, kind, runs, one_version)
@@ -174,7 +174,8 @@ def vocab_size(model_dir: Path) -> int:
         ) from error
 
 
-def _raise_if_refused(finish: Json, path: str) -> None:
+def raise_if_refused(finish: Json, path: str) -> None:
+    """Raise what an abort under HTTP 200 stands for, if it carries a status."""
     status = int(finish.get("status_code") or 0)
     if status:
         message = f"{path}: aborted with status {status}: {str(finish.get('message'))[:200]}"

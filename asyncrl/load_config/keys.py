@@ -131,6 +131,8 @@ def shown_value(field: FieldInfo, value: Any) -> Any:  # Any: a field may hold a
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return shown(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
@@ -166,6 +168,8 @@ def _name(kind: Any, *, many: bool = False) -> str:
         if len(items) == 2 and items[1] is Ellipsis:
             return f"a list of {_name(_unwrapped(items[0])[0], many=True)}"
         return f"a list of {len(items)} {_name(_unwrapped(items[0])[0], many=True)}"
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return f"{'sections' if many else 'a section'} with the keys {', '.join(kind.model_fields)}"
     name: str = getattr(kind, "__name__", str(kind))
     return NAMES.get(kind, (name, name))[many]
 

@@ -10,6 +10,7 @@ from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.episode import EpisodePlayer, EpisodeTask, PromptMemo
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.progress import Progress
+from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
 from buffer import Trajectory
 
@@ -24,8 +25,11 @@ class Members:
     `counts` gets episodes and rewards_failed.
     """
 
-    def __init__(self, work: Work, player: EpisodePlayer, slots: Slots, counts: Counter[str]) -> None:
+    def __init__(
+        self, work: Work, player: EpisodePlayer, slots: Slots, counts: Counter[str], teachers: Teachers
+    ) -> None:
         self._work, self._player, self._slots, self._counts = work, player, slots, counts
+        self._teachers = teachers
         self.older = asyncio.Event()
         """Set when the group's oldest version becomes known or older."""
         self.progress = [Progress(TrajectoryBuilder(on_older=self.older.set)) for _ in range(work.group_size)]
@@ -90,8 +94,18 @@ class Members:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _episode(self, index: int, member: Progress, memo: PromptMemo) -> Trajectory:
-        if member.trajectory is not None:
-            return member.trajectory  # the last owner finished it
+        """The trajectory that is handed in. What is parked has no scores of teachers: the next owner asks again."""
+        work, trajectory = self._work, member.trajectory
+        if trajectory is None:  # else the last owner finished it
+            trajectory = await self._played(index, member, memo)
+        if work.stream != "train" or member.is_baseline:
+            return trajectory
+        # Outside of the slot, which goes to the next episode meanwhile.
+        scored = await self._teachers.score(work.row.data_source, trajectory)
+        self._counts["rewards_failed"] += scored.reward is None and trajectory.reward is not None
+        return scored
+
+    async def _played(self, index: int, member: Progress, memo: PromptMemo) -> Trajectory:
         work = self._work
         task = EpisodeTask(
             work.row,

@@ -15,6 +15,7 @@ ROLES = {
     "trainer-rank": "asyncrl.run.trainer_rank",
     "rollout-worker": "asyncrl.run.rollout_worker",
     "server-host": "asyncrl.run.server_host",
+    "teacher-server": "asyncrl.run.teacher_server",
 }
 BUG = 1
 MACHINE = 3  # a bridge's own error: Redis refused, lost, or holds something else
@@ -32,6 +33,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--url", default="")
+    parser.add_argument("--model", type=Path)
     parser.add_argument("--held-out", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args(argv)

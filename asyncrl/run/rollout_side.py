@@ -8,26 +8,45 @@ from asyncrl.cluster import Child, LocalCluster
 from asyncrl.config import Config
 from asyncrl.errors import ProcessDied
 from asyncrl.placement import Placement
+from asyncrl.run.server_parts import teacher_name
 from asyncrl.run.signals import PREEMPTED
+from asyncrl.run.teacher_places import ServedTeacher
 
 FOR_THE_USER = (2, 3, 4)
 """Exit codes of errors that a restart would repeat: configuration, data, machine, a server that cannot work."""
 
 
 class RolloutSide:
-    """Children of the roles server-host and rollout-worker.
+    """Children of the roles server-host, teacher-server and rollout-worker.
 
     A host restarts its own server, so one that ends has met something it cannot mend; a worker that ends loses its
-    claims to others. Either is started again, `inference.max_restarts` times in all.
+    claims to others. Any is started again, `inference.max_restarts` times in all.
     """
 
-    def __init__(self, config: Config, cluster: LocalCluster, config_file: Path, placement: Placement) -> None:
+    def __init__(
+        self,
+        config: Config,
+        cluster: LocalCluster,
+        config_file: Path,
+        placement: Placement,
+        teachers: Sequence[ServedTeacher] = (),
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            placement: its servers are those of the policy, then the teachers.
+            teachers: what `teacher_places.with_addresses` says is to be served here.
+        """
         self._config, self._cluster, self._config_file = config, cluster, config_file
         self._roles: dict[str, tuple[str, list[str], dict[str, str]]] = {}
         for index, url in enumerate(config.inference.urls):
             self._add("server-host", f"adopted-{index}", ["--index", str(index), "--url", url], ())
         for index in range(config.inference.servers):
             self._add("server-host", f"server-{index}", ["--index", str(index)], placement.servers[index])
+        for index, teacher in enumerate(teachers):
+            arguments = ["--index", str(index), "--url", teacher.url, "--model", str(teacher.path)]
+            devices = placement.servers[config.inference.servers + index]
+            self._add("teacher-server", teacher_name(index), arguments, devices)
         for index in range(config.rollout.workers):
             self._add("rollout-worker", f"worker-{index}", ["--index", str(index)], ())
         self._children: dict[str, Child] = {}

@@ -28,11 +28,13 @@ async def _play(config: Config, name: str) -> None:
     with open_buffer(config, url) as buffer:
         parts = make_parts(config, LogBoard(open_log(weights_url(config, url), config.run.name)), config.model.path)
         await parts.rewards.start()
+        await parts.teachers.ready(config.inference.start_timeout_s)
         worker = Worker(
             name=name,
             buffer=buffer,
             fleet=parts.fleet,
             player=parts.player,
+            teachers=parts.teachers,
             train=parts.train,
             held_out=parts.held_out,
             settings=settings_of(config),
@@ -41,6 +43,7 @@ async def _play(config: Config, name: str) -> None:
             await worker.run(stop, hurry)
         finally:
             parts.rewards.close()
+            await parts.teachers.close()
 
 
 def settings_of(config: Config) -> WorkerSettings:

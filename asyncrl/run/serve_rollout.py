@@ -20,6 +20,7 @@ from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.signals import stop_event
+from asyncrl.run.teacher_places import with_addresses
 from buffer import ReplayBuffer
 
 BEAT_S = 0.5
@@ -38,17 +39,18 @@ def serve_rollout(loaded: LoadedConfig) -> int:
 
 async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     directory = config.run.directory / "rollout"
+    config, teachers = with_addresses(config)
     cluster = CLUSTERS[config.cluster.backend](
         directory, {URL: url, **thread_limits(config)}, stop_timeout_s=config.cluster.stop_timeout_s
     )
     placement = place(
         ranks=0,
-        servers=config.inference.servers,
+        servers=config.inference.servers + len(teachers),
         tp=config.inference.tp,
         num_devices=num_devices(),
         shares_devices=False,
     )
-    side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement)
+    side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)
     hurry = asyncio.Event()
     stop = stop_event(at_once=cluster.kill, hurry=hurry)
     # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.

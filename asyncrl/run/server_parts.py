@@ -23,6 +23,26 @@ def started_server(config: Config, name: str, index: int, *, model_dir: Path, lo
     """A server that this machine starts with the weights of `model_dir`, which are its version 0.0."""
     inference = config.inference
     wanted = inference.base_port + index if inference.base_port else 0
+    return _started(config, name, wanted, model_dir=model_dir, logs=logs, context_length=inference.context_length)
+
+
+def teacher_server(config: Config, index: int, url: str, *, model_dir: Path, logs: Path) -> StartedServer:
+    """A server that this machine starts at `url`, whose port was free when it was chosen, for a teacher."""
+    port = int(url.rpartition(":")[2])
+    # It scores whole trajectories: one more token than the policy's longest request, which is never continued.
+    length = config.inference.context_length + 1
+    return _started(config, teacher_name(index), port, model_dir=model_dir, logs=logs, context_length=length)
+
+
+def teacher_name(index: int) -> str:
+    """Name of a teacher's process and log."""
+    return f"teacher-{index}"
+
+
+def _started(
+    config: Config, name: str, port: int, *, model_dir: Path, logs: Path, context_length: int
+) -> StartedServer:
+    inference = config.inference
 
     def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
         return LaunchSpec(
@@ -32,7 +52,7 @@ def started_server(config: Config, name: str, index: int, *, model_dir: Path, lo
             stage_dir,
             config.model.wire_dtype,
             inference.max_running_requests,
-            inference.context_length,
+            context_length,
             config.run.seed,
             compute_dtype=inference.compute_dtype,
             tp=inference.tp,
@@ -46,7 +66,7 @@ def started_server(config: Config, name: str, index: int, *, model_dir: Path, lo
         name,
         engine=inference.engine,
         make_spec=make_spec,
-        choose_port=lambda: choose_port(inference.host, wanted),
+        choose_port=lambda: choose_port(inference.host, port),
         host=inference.host,
         log=logs / f"{name}.log",
         start_timeout_s=inference.start_timeout_s,

@@ -32,6 +32,7 @@ from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.saved import has_checkpoints
 from asyncrl.run.serve_rollout import BEAT_S, thread_limits
 from asyncrl.run.signals import stop_event
+from asyncrl.run.teacher_places import with_addresses
 from buffer import ReplayBuffer
 
 NO_RESTART = (2, 3, 5, 6, FencedOut.exit_code, WaitTimeout.exit_code)
@@ -73,16 +74,17 @@ class Supervisor:
 
     async def run(self, *, resume: bool) -> int:
         """Supervise to the end."""
-        config, plan = self._config, self._config.plan
+        plan = self._config.plan
+        config, teachers = with_addresses(self._config) if plan.shares_gpus else (self._config, ())
         placement = place(
             ranks=config.trainer.parallel.fsdp,
-            servers=config.inference.servers if plan.shares_gpus else 0,
+            servers=config.inference.servers + len(teachers) if plan.shares_gpus else 0,
             tp=config.inference.tp,
             num_devices=num_devices(),
             shares_devices=plan.shares_gpus,
         )
         config_file = write_config(config, self._directory / "logs" / "config.json")
-        side = RolloutSide(config, self._cluster, config_file, placement) if plan.shares_gpus else None
+        side = RolloutSide(config, self._cluster, config_file, placement, teachers) if plan.shares_gpus else None
         stop = stop_event(at_once=self._cluster.kill)
         try:
             with RunView(f"{config.run.name}: {config.mode}", total_steps=config.trainer.steps) as view:
