@@ -7,8 +7,8 @@ from pydantic import Field, field_validator, model_validator
 from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
-from asyncrl.config.trainer import (
 from asyncrl.config.teachers import TeacherConfig
+from asyncrl.config.trainer import (
     ActorConfig,
     AlgorithmConfig,
     CheckpointConfig,
@@ -43,9 +43,9 @@ __all__ = [
     "Section",
     "StalenessConfig",
     "StarterConfig",
+    "TeacherConfig",
     "TrainerConfig",
     "WeightsyncConfig",
-    "TeacherConfig",
 ]
 
 
@@ -74,11 +74,11 @@ class Config(Section):
     """Sampling and environments."""
     inference: InferenceConfig = InferenceConfig()
     """Servers."""
-    algorithm: AlgorithmConfig = AlgorithmConfig()
-    """Objective."""
     teachers: tuple[TeacherConfig, ...] = ()
     """Models that score what the policy sampled, each for some data sources or all. An algorithm that learns from one
     takes the first of the list that scored the answer."""
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    """Objective."""
     actor: ActorConfig = ActorConfig()
     """Optimizer of the policy."""
     trainer: TrainerConfig = TrainerConfig()
@@ -127,10 +127,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def requests_fit_the_servers(self) -> Self:
-        """Refuse lengths that every server would reject, one request after the other."""
-        need = self.data.max_prompt_tokens + self.rollout.max_new_tokens
-    @model_validator(mode="after")
     def teachers_can_be_told_apart(self) -> Self:
         """Refuse two teachers of one name, and a temperature at which no server scores."""
         names = [teacher.name for teacher in self.teachers]
@@ -145,6 +141,10 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def requests_fit_the_servers(self) -> Self:
+        """Refuse lengths that every server would reject, one request after the other."""
+        need = self.data.max_prompt_tokens + self.rollout.max_new_tokens
         if need > self.inference.context_length:
             raise ValueError(
                 f"data.max_prompt_tokens = {self.data.max_prompt_tokens} plus rollout.max_new_tokens = "
