@@ -4,7 +4,6 @@ YAML -> OmegaConf (overrides) -> JSON -> pydantic. In strict mode pydantic takes
 Path from JSON, and converts nothing else.
 """
 
-import difflib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +15,11 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from asyncrl.config import Config
-from asyncrl.errors import ConfigError
+from asyncrl.load_config.files import Given, read_file
 from asyncrl.load_config.keys import known_keys, shown
 from asyncrl.load_config.overrides import SOURCE, parse
 from asyncrl.load_config.problems import explain, refusal
-from asyncrl.load_config.yaml_reader import Document, Json, Problem, read
+from asyncrl.load_config.yaml_reader import Json, Problem
 from asyncrl.load_config.yaml_writer import document as yaml_document
 
 REDIS_URL_VARIABLE = "ASYNCRL_REDIS_URL"
@@ -55,14 +54,14 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> LoadedConfig:
     Raises:
         ConfigError: names every problem found, not the first one only: key, place, value, what is allowed, nearest key.
     """
-    file = _read_file(path) if path is not None else Document({})
+    file = read_file(path) if path is not None else Given()
     given = parse(overrides)
-    problems = file.problems + given.problems
+    problems = [*file.problems, *given.problems]
     if not isinstance(file.value, dict):
         raise refusal(
             problems or [Problem("", str(path), f"holds {type(file.value).__name__}, not sections with keys")]
         )
-    tree, places = _merged(file, str(path), given.values)
+    tree, places = _merged(file, given.values)
     _add_redis_url(tree, places)
     seen = {problem.key for problem in problems}
     try:
@@ -82,36 +81,9 @@ def to_yaml(loaded: LoadedConfig | Config) -> str:
     return yaml_document(loaded.resolved, loaded.origins)
 
 
-def _read_file(path: Path) -> Document:
-    """The YAML of a file; an empty one has no keys."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file{_nearest_file(path)}") from None
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a directory; name a YAML file in it{_nearest_file(path / 'x.yaml')}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}; is this a YAML file?") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    document = read(text, str(path))
-    if document.value is None and not document.problems:
-        document.value = {}
-    return document
-
-
-def _nearest_file(path: Path) -> str:
-    """` (did you mean ...?)`, if files stand where it was looked for."""
-    if not path.parent.is_dir():
-        return f" (there is no directory {path.parent} either)"
-    files = sorted(file.name for file in path.parent.iterdir() if file.suffix in (".yaml", ".yml"))
-    near = difflib.get_close_matches(path.name, files, n=1, cutoff=0.5) or files[:3]
-    return f" (did you mean {' or '.join(str(path.parent / name) for name in near)}?)" if near else ""
-
-
-def _merged(file: Document, path: str, overrides: Sequence[tuple[str, Json]]) -> tuple[dict[str, Any], dict[str, str]]:
+def _merged(file: Given, overrides: Sequence[tuple[str, Json]]) -> tuple[dict[str, Any], dict[str, str]]:
     """The file with the overrides in it, and the place where each key was set."""
-    places = {key: f"{path} line {line}" for key, line in file.lines.items()}
+    places = dict(file.places)
     # What asks for an interpolation was refused by the reader; OmegaConf must not try to parse it before we say so.
     tree = OmegaConf.create(_without_interpolations(file.value))
     for key, value in overrides:
