@@ -56,12 +56,43 @@ def group_relative(
     Source: arXiv:2402.03300, section 4.1.2; without the deviation: arXiv:2503.20783.
     """
     scores_B = row_scores(rewards)
-    groups = Groups(group_ids_B, scores_B)
+    relative_B = relative_scores(Groups(group_ids_B, scores_B), scores_B, divide_by_std, eps, singleton)
+    return spread(relative_B, mask_BT)
+
+
+def relative_scores(groups: Groups, scores_B: Tensor, divide_by_std: bool, eps: float, singleton: Singleton) -> Tensor:
+    """[B] float64 of `group_relative`: scores minus the group's mean, over its deviation plus `eps` where asked for."""
     centred_B = groups.centre(scores_B, singleton)
-    if divide_by_std:
-        deviations_B = groups.each(groups.variances(scores_B)).sqrt()
-        centred_B = torch.where(groups.alone_B, centred_B, centred_B / (deviations_B + eps))
-    return spread(centred_B, mask_BT)
+    if not divide_by_std:
+        return centred_B
+    deviations_B = groups.each(groups.variances(scores_B)).sqrt()
+    return torch.where(groups.alone_B, centred_B, centred_B / (deviations_B + eps))
+
+
+def scaled_by_batch(
+    rewards: Tensor,
+    mask_BT: Tensor,
+    group_ids_B: Tensor,
+    *,
+    eps: float = EPS,
+    singleton: Singleton = "raw",
+    total: Total = alone,
+) -> Tensor:
+    """Lite PPO's advantage: reward minus the group's mean, over the standard deviation (Bessel) of the whole batch.
+
+    Groups whose rewards are all but equal are so not blown up by their own small deviation. Arguments and result as in
+    `base.AdvantageEstimator`; the deviation is that of all rows with a score, on all ranks.
+
+    Source: arXiv:2508.08221, section 4.1.
+    """
+    scores_B = row_scores(rewards)
+    groups = Groups(group_ids_B, scores_B)
+    count, summed = total(torch.stack([groups.scored_B.sum().double(), groups.known(scores_B).sum()]))
+    deviations_B = groups.known(scores_B - summed / count.clamp(min=1))
+    (squares,) = total(deviations_B.square().sum().reshape(1))
+    std = (squares / (count - 1).clamp(min=1)).sqrt()
+    centred_B = groups.centre(scores_B, singleton)
+    return spread(torch.where(groups.alone_B, centred_B, centred_B / (std + eps)), mask_BT)
 
 
 def leave_one_out(
@@ -162,31 +193,3 @@ def group_baseline_whitened(
     groups = Groups(group_ids_B, scores_B)
     valid_BT = mask_BT & groups.scored_B[:, None]
     return whiten(spread(groups.centre(scores_B, singleton), valid_BT), valid_BT, total=total)
-
-
-def whitened_returns(
-    rewards: Tensor, mask_BT: Tensor, group_ids_B: Tensor, *, gamma: float = 1.0, total: Total = alone
-) -> Tensor:
-    """REINFORCE++: discounted returns of each row, whitened over the batch's tokens. Groups play no part.
-
-    Arguments and result as in `base.AdvantageEstimator`; the whitening's statistics are taken over all ranks.
-
-    Source: arXiv:2501.03262.
-    """
-    scored_B = row_scores(rewards).isfinite()
-    valid_BT = mask_BT & scored_B[:, None]
-    return whiten(discounted_returns(rewards, valid_BT, gamma=gamma), valid_BT, total=total)
-
-
-def discounted_returns(rewards: Tensor, mask_BT: Tensor, *, gamma: float) -> Tensor:
-    """[B, T] float32 returns: reward plus gamma times the return at the row's next valid position; 0 where masked.
-
-    A masked position neither discounts nor resets, and its reward is not counted.
-    """
-    rewards_BT = torch.where(mask_BT, token_rewards(rewards, mask_BT), 0.0)
-    returns_BT = torch.zeros_like(rewards_BT)
-    following_B = rewards_BT.new_zeros(len(rewards_BT))
-    for t in reversed(range(mask_BT.shape[1])):
-        following_B = torch.where(mask_BT[:, t], rewards_BT[:, t] + gamma * following_B, following_B)
-        returns_BT[:, t] = following_B
-    return inside(returns_BT, mask_BT).float()

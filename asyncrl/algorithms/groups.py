@@ -25,16 +25,16 @@ class Groups:
         self.equal_B = self.each((lowest_G == highest_G).double()) > 0
 
     def each(self, values_G: Tensor) -> Tensor:
-        """[B], its group's value for every row."""
+        """[B, ...], its group's value for every row."""
         return values_G[self._of_B]
 
     def known(self, values_B: Tensor) -> Tensor:
-        """[B], the values with 0 in place of rows without a score."""
-        return torch.where(self.scored_B, values_B, 0.0)
+        """[B, ...], the values with 0 in place of rows without a score."""
+        return torch.where(self.scored_B.reshape(-1, *(1 for _ in values_B.shape[1:])), values_B, 0.0)
 
     def sums(self, values_B: Tensor) -> Tensor:
-        """[G], over rows with a score."""
-        return values_B.new_zeros(self._num).index_add(0, self._of_B, self.known(values_B))
+        """[G, ...], over rows with a score."""
+        return values_B.new_zeros(self._num, *values_B.shape[1:]).index_add(0, self._of_B, self.known(values_B))
 
     def means(self, values_B: Tensor) -> Tensor:
         """[G]."""

@@ -106,6 +106,23 @@ def ppo_clip(
     return tokens.finish(torch.where(negative_BT, torch.minimum(loss_BT, bound_BT), loss_BT), metrics)
 
 
+def surrogate(
+    logprobs_BT: Tensor,
+    proximal_BT: Tensor,
+    advantages_BT: Tensor,
+    mask_BT: Tensor,
+    weights_BT: Tensor | None = None,
+) -> TokenLoss:
+    """The surrogate without a clip: -A r, r the ratio to the proximal policy.
+
+    Arguments and result as in `base.PolicyLoss`.
+
+    Source: arXiv:1707.06347, equation 6; as used by M2PO, arXiv:2510.01161.
+    """
+    tokens = prepare(logprobs_BT, proximal_BT, advantages_BT, mask_BT, weights_BT)
+    return tokens.finish(-tokens.advantages_BT * clamped(tokens.log_ratio_BT).exp(), {})
+
+
 def cispo(
     logprobs_BT: Tensor,
     proximal_BT: Tensor,

@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from asyncrl.algorithms.advantages import whitened_returns
 from asyncrl.algorithms.base import Algorithm
+from asyncrl.algorithms.returns import whitened_returns
 from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
 
 ALGORITHM = Algorithm(

@@ -102,3 +102,22 @@ def minimum_variance_kept(trainer_BT: Tensor, sampler_BT: Tensor, mask_BT: Tenso
     keep_BT = torch.zeros_like(mask_BT)
     keep_BT[known_BT] = stay
     return keep_BT
+
+
+def minimum_variance_selected(
+    logprobs_N: Tensor,
+    proximal_N: Tensor,
+    sampler_N: Tensor,
+    advantages_N: Tensor,
+    *,
+    threshold: float,
+    generator: torch.Generator,
+) -> Tensor:
+    """The tokens that M2PO rejects: those that `minimum_variance_kept` drops, by proximal policy and sampler.
+
+    Arguments and result as in `base.SelectionRule`; nothing is drawn.
+
+    Source: arXiv:2510.01161, section 4.
+    """
+    all_N = torch.ones_like(proximal_N, dtype=torch.bool)
+    return ~minimum_variance_kept(proximal_N, sampler_N, all_N, threshold=threshold)

@@ -1,68 +1,28 @@
 """The arithmetic of staleness: the golden cases, and the rules that the protocol states in words."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from buffer import staleness
-
-CASES_DIR = Path(__file__).parents[1] / "asyncrl" / "algorithms" / "cases"
+from tests.support.golden_cases import CASES_DIR
+from tests.support.staleness_cases import STALENESS
 
 Case = Mapping[str, Any]  # as its JSON holds it
 
-
-def admit(case: Case) -> object:
-    params = case["params"]
-    window = staleness.window(params["max_lag"], params["batch"])
-    # Admitted in all = consumed by the versions trained + open or taken now.
-    ahead = [admitted - params["current_version"] * params["batch"] for admitted in case["inputs"]["admitted"]]
-    return {"may_submit": [staleness.admits(count, 0, window) for count in ahead]}
-
-
-def drop(case: Case) -> object:
-    span = case["params"]["max_span"]
-    limit = None if span is None else span - 1
-    return {"dropped": staleness.stale(case["inputs"]["start_versions"], case["params"]["current_version"], limit)}
-
-
-def wait(case: Case) -> object:
-    params, inputs = case["params"], case["inputs"]
-    in_flight, limit = inputs["inflight_start_versions"], params["max_span"] - 1
-    current, batch = params["current_version"], params["batch"]
-    return {"may_train": staleness.may_train(in_flight, inputs["ready"], current, limit, batch)}
-
-
-def filter_lag(case: Case) -> object:
-    params, inputs = case["params"], case["inputs"]
-    oldest, groups = inputs["oldest_version"], inputs["group_ids"]
-    return {"keep": staleness.kept_groups(oldest, groups, params["current_version"], params["max_lag"])}
-
-
-RULES: dict[str, Callable[[Case], object]] = {
-    "stale.admit": admit,
-    "stale.drop": drop,
-    "stale.wait": wait,
-    "stale.filter_lag": filter_lag,
-}
 CASES = [
     case
     for path in sorted(CASES_DIR.glob("*.json"))
     for case in json.loads(path.read_text())["cases"]
-    if case["function"] in RULES
+    if case["function"] in STALENESS
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["name"]))
 def test_a_golden_case_of_staleness_gives_its_expected_result(case: Case) -> None:
-    assert RULES[case["function"]](case) == case["expected"]
-
-
-def test_every_rule_has_golden_cases() -> None:
-    assert {case["function"] for case in CASES} == RULES.keys()
-    assert len(CASES) == 8
+    assert STALENESS[case["function"]](case["inputs"], case["params"]) == case["expected"]
 
 
 def test_with_limit_zero_one_version_of_groups_is_admitted() -> None:

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any  # a case's inputs and results are whatever its JSON holds
 
 import torch
 from torch import Tensor
 
-CASES_DIR = Path(__file__).parent / "cases"
+from tests.support.golden_cases import CASES_DIR
 
 Adapter = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 """(inputs, params) -> results by the names a case expects."""
@@ -27,7 +26,23 @@ class Case:
     compare_where: str | None
 
 
+def group_ids(labels: Sequence[str]) -> Tensor:
+    """Opaque labels as numbers, in the order they come in."""
+    order = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+    return torch.tensor([order[label] for label in labels])
+
+
+def in_float64(case: Case) -> Case:
+    """The case with its float32 tensors in double precision, which hold the same numbers."""
+    inputs = {
+        name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+        for name, value in case.inputs.items()
+    }
+    return replace(case, inputs=inputs)
+
+
 def load_cases() -> list[Case]:
+    """Every case of every file of CASES_DIR."""
     cases = []
     for path in sorted(CASES_DIR.glob("*.json")):
         for raw in json.loads(path.read_text())["cases"]:

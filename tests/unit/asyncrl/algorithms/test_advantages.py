@@ -9,15 +9,14 @@ from torch import Tensor
 
 from asyncrl.algorithms.advantages import (
     best_of_group,
-    discounted_returns,
     group_baseline_whitened,
     group_relative,
     leave_one_out,
     length_weighted_baseline,
     scaled_by_informative,
     token_rewards,
-    whitened_returns,
 )
+from asyncrl.algorithms.returns import discounted_returns, whitened_returns
 
 NAN = float("nan")
 

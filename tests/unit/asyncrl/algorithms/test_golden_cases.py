@@ -26,9 +26,7 @@ def test_every_case_of_every_file_belongs_to_a_known_function() -> None:
 
 
 def test_no_case_of_any_file_was_lost_in_loading() -> None:
-    held = [
-        case["name"] for path in CASES_DIR.glob("*.json") for case in json.loads(path.read_text())["cases"]
-    ]
+    held = [case["name"] for path in CASES_DIR.glob("*.json") for case in json.loads(path.read_text())["cases"]]
     assert held, f"{CASES_DIR} holds no cases: nothing was tested. Look at ASYNCRL_GOLDEN_DIR."
     assert Counter(held) == Counter(case.name for case in CASES)
     assert len(set(held)) == len(held), "a name is unique over all files"

@@ -24,6 +24,16 @@ class AlgorithmKeys:
     entropy_coef: float | None = None
     filter_zero_variance: bool | None = None
     max_nonfinite_frac: float = 0.01
+    correction_normalize: bool | None = None
+    bypass: bool | None = None
+    proximal: str | None = None
+    reward_kl_coef: float | None = None
+    reward_kl_estimator: str | None = None
+    reward_kl_target: float | None = None
+    reward_kl_horizon: float | None = None
+    overlong_buffer: int | None = None
+    overlong_factor: float | None = None
+    filter_overlong: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,8 @@ class ActorKeys:
     clip_ratio_low: float | None = None
     clip_ratio_high: float | None = None
     clip_ratio_c: float | None = None
+    ppo_epochs: int = 1
+    ppo_mini_batches: int = 1
 
 
 ACTOR_KEYS = {field.name for field in fields(ActorKeys)}
