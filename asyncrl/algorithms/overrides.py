@@ -13,6 +13,7 @@ from asyncrl.algorithms.kl import KL_ESTIMATORS, UNBIASED_IN_A_LOSS
 from asyncrl.algorithms.off_policy_overrides import off_policy_parts
 from asyncrl.algorithms.reward_overrides import overlong, reward_kl
 from asyncrl.algorithms.sections import ActorSection, AlgorithmSection
+from asyncrl.algorithms.selection_overrides import selection_for
 from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
 from asyncrl.errors import ConfigError
 
@@ -28,6 +29,7 @@ def apply(
     estimator = row.name if algorithm.adv_estimator is None else algorithm.adv_estimator
     known("algorithm.adv_estimator", estimator, rows)
     loss, loss_name = _loss(row, algorithm)
+    loss = _clipped(loss, loss_name, actor)
     aggregation = _aggregation(row, algorithm, loss_name)
     correction = _correction(row, algorithm)
     off_policy = off_policy_parts(row, algorithm, loss_name, correction)
@@ -38,7 +40,8 @@ def apply(
         columns=rows[estimator].columns,
         one_update_a_step=rows[estimator].one_update_a_step,
         correction=correction,
-        loss=_clipped(loss, loss_name, actor),
+        loss=loss,
+        selection=selection_for(row, loss, loss_name),
         aggregation=aggregation,
         norm_length=_norm_length(row, algorithm, aggregation, max_new_tokens),
         kl_coef=first(algorithm.kl_coef, row.kl_coef),

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 
-from asyncrl.algorithms.base import CorrectionRule, TokenLoss
+from asyncrl.algorithms.base import CorrectionRule, Selection, TokenLoss
 from asyncrl.algorithms.corrections import Weighting, correct
-from asyncrl.algorithms.losses import cispo, dppo_kl, dppo_tv, ppo_clip, reinforce, sapo
+from asyncrl.algorithms.covariance import clip_cov, clip_cov_selected, kl_cov, kl_cov_selected
+from asyncrl.algorithms.losses import cispo, dppo_kl, dppo_tv, dro, ppo_clip, reinforce, sapo, surrogate
 from asyncrl.algorithms.rejection import Rule
 from asyncrl.algorithms.sequence_losses import gmpo, gspo
 
@@ -23,6 +24,12 @@ class LossChoice:
     """True: any other mode would make it another algorithm, and is refused."""
     has_ratio: bool = True
     """Whether the ratio to the proximal policy is in it: in bypass mode that ratio is the importance weight."""
+    selection: Selection | None = None
+    """The rule whose tokens the loss takes as `selected_BT`."""
+
+
+_CLIP_COV = partial(clip_cov_selected, share=2e-4, lower=1.0, upper=5.0, low=0.2, high=0.2)
+_KL_COV = partial(kl_cov_selected, share=2e-4)
 
 
 LOSSES: Mapping[str, LossChoice] = MappingProxyType(
@@ -35,6 +42,10 @@ LOSSES: Mapping[str, LossChoice] = MappingProxyType(
         "sapo": LossChoice(partial(sapo, tau_positive=1.0, tau_negative=1.05), "seq-mean-token-mean"),
         "dppo_tv": LossChoice(partial(dppo_tv, low=0.2, high=0.2, ratio_cap=20.0)),
         "dppo_kl": LossChoice(partial(dppo_kl, low=0.2, high=0.2, ratio_cap=20.0)),
+        "surrogate": LossChoice(partial(surrogate)),
+        "clip_cov": LossChoice(partial(clip_cov, low=0.2, high=0.2), selection=Selection(_CLIP_COV, rejects=False)),
+        "kl_cov": LossChoice(partial(kl_cov, penalty=0.1), selection=Selection(_KL_COV, rejects=False)),
+        "dro": LossChoice(partial(dro, beta=0.1), has_ratio=False),
     }
 )
 
