@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from asyncrl.config.optimizer import OptimizerConfig
 from asyncrl.config.section import Section
 
 
@@ -128,23 +129,9 @@ class AlgorithmConfig(Section):
     """Share of a step's tokens that may be NaN or infinite (masked and counted) before the run stops."""
 
 
-class ActorConfig(Section):
+class ActorConfig(OptimizerConfig):
     """The optimizer of the policy and the trust region of its loss."""
 
-    lr: float = Field(1e-6, gt=0)
-    """Peak learning rate of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's decay rates."""
-    weight_decay: float = Field(0.0, ge=0)
-    """AdamW's decoupled weight decay."""
-    grad_clip: float = Field(1.0, gt=0)
-    """Largest global gradient norm."""
-    warmup_steps: int = Field(0, ge=0)
-    """Optimizer steps in which the learning rate rises linearly from 0."""
-    lr_decay: Literal["constant", "linear", "cosine"] = "constant"
-    """Course of the learning rate after warm-up, down to actor.min_lr_ratio at trainer.steps."""
-    min_lr_ratio: float = Field(0.0, ge=0, le=1)
-    """Last learning rate as a share of the peak, for linear and cosine."""
     clip_ratio: float | None = Field(None, gt=0)
     """Clip range of the probability ratio, both sides. Not together with the next two."""
     clip_ratio_low: float | None = Field(None, gt=0)

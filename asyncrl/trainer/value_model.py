@@ -1,0 +1,77 @@
+"""A language model's trunk with one number a token in the place of logits."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
+
+from asyncrl.errors import ConfigError
+from asyncrl.trainer.model import Arithmetic, autocast, read_model, shard
+
+
+class ValueModel(nn.Module):
+    """Says of each trained token what is still to come, from what was there before the token.
+
+    The head begins at zero, so that every value does, and stays in float32 whatever the trunk computes in: values are
+    compared with each other in differences.
+    """
+
+    def __init__(self, trunk: PreTrainedModel, arithmetic: Arithmetic) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.head = nn.Linear(trunk.config.get_text_config().hidden_size, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self._arithmetic = arithmetic
+
+    def forward(self, token_ids_RT: Tensor, predictors_N: Tensor) -> Tensor:
+        """[N] float32 values.
+
+        Args:
+            token_ids_RT: int64, rows padded on the right.
+            predictors_N: int64, place of the token before each trained token, flattened.
+        """
+        with autocast(token_ids_RT.device, self._arithmetic):
+            hidden_RTH: Tensor = self.trunk(input_ids=token_ids_RT, use_cache=False).last_hidden_state
+        hidden_NH = hidden_RTH.flatten(0, 1).index_select(0, predictors_N)
+        values_N1: Tensor = self.head(hidden_NH.float())
+        return values_N1.squeeze(-1)
+
+
+def load_value_model(
+    path: Path,
+    *,
+    key: str,
+    arithmetic: Arithmetic,
+    device: torch.device,
+    mesh: DeviceMesh | None,
+    gradient_checkpointing: bool = False,
+) -> ValueModel:
+    """Read the trunk of a model directory into float32 master weights, on every rank its shard of them.
+
+    Args:
+        path: directory in Hugging Face form.
+        key: of the configuration that names it, for errors.
+        arithmetic: type of forward and backward of the trunk; masters stay float32.
+        mesh: the ranks to shard over, or None.
+        gradient_checkpointing: recompute activations in the backward pass.
+    Raises:
+        ConfigError: the directory holds no causal language model that transformers can read, or one that has no trunk.
+    """
+    whole = read_model(path, key=key, gradient_checkpointing=gradient_checkpointing)
+    trunk = whole.base_model
+    if trunk is whole or not isinstance(trunk, PreTrainedModel):
+        raise ConfigError(
+            f"{key} = {path} is a {type(whole).__name__} that has no trunk of its own below its head, so no critic can "
+            "be made from it. Name a model of another class in critic.path, with the same tokenizer."
+        )
+    model = ValueModel(trunk, arithmetic)
+    if mesh is None:
+        model.to(device)
+    else:
+        fully_shard(model.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+        shard(model, mesh, arithmetic)
+    return model
