@@ -22,6 +22,7 @@ from asyncrl.algorithms import (
     kl_cov,
     lite_ppo,
     m2po,
+    opd,
     opo,
     otb,
     overrides,
@@ -63,6 +64,7 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "m2po": m2po.ALGORITHM,
         "decoupled_ppo": decoupled_ppo.ALGORITHM,
         "icepop": icepop.ALGORITHM,
+        "opd": opd.ALGORITHM,
     }
 )
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from asyncrl.algorithms.aggregation import Denominators, aggregate
 from asyncrl.algorithms.base import Algorithm, Correction
 from asyncrl.algorithms.corrections import normalized
+from asyncrl.algorithms.distillation import distillation_loss
 from asyncrl.algorithms.kl import kl_estimate
 from asyncrl.algorithms.masking import Metrics, inside, mean_pair, upcast
 
@@ -17,7 +18,7 @@ class Objective:
     """What a micro-batch adds to the step."""
 
     loss: Tensor
-    """Scalar to call backward on: policy_loss - entropy_coef x entropy + kl_coef x kl."""
+    """Scalar to call backward on: policy_loss - entropy_coef x entropy + kl_coef x kl + distill_coef x distillation."""
     metrics: Metrics
     """Pairs; those under loss/ are exact for the mini-batch once the pairs of all its micro-batches are summed."""
     extremes: dict[str, Tensor]
@@ -37,6 +38,7 @@ def policy_objective(
     proximal_BT: Tensor | None = None,
     reference_BT: Tensor | None = None,
     entropy_BT: Tensor | None = None,
+    teacher_BT: Tensor | None = None,
     selected_BT: Tensor | None = None,
     mean_weight: Tensor | None = None,
 ) -> Objective:
@@ -53,6 +55,7 @@ def policy_objective(
             batch gets one optimizer step.
         reference_BT: [B, T] float, nats. The KL is measured if it is given, and part of the loss if kl_coef > 0.
         entropy_BT: [B, T] float, measured if given, and part of the loss if entropy_coef is not 0.
+        teacher_BT: [B, T] float, nats, NaN where no teacher scored the token. Part of the loss if distill_coef > 0.
         selected_BT: [B, T] bool, what the algorithm's selection picked of the whole mini-batch.
         mean_weight: scalar, mean of the importance weights over the whole mini-batch, which they are divided by.
     Raises:
@@ -60,6 +63,7 @@ def policy_objective(
     """
     _require(algorithm.kl_coef, reference_BT, "kl_coef", "reference_BT")
     _require(algorithm.entropy_coef, entropy_BT, "entropy_coef", "entropy_BT")
+    _require(algorithm.distill_coef, teacher_BT, "distill_coef", "teacher_BT")
     _require(float(algorithm.selection is not None), selected_BT, "selection", "selected_BT")
     _require(float(algorithm.normalize_weights), mean_weight, "normalize_weights", "mean_weight")
     detached_BT = logprobs_BT.detach()
@@ -104,6 +108,13 @@ def policy_objective(
             bonus = _aggregated(algorithm, entropy_BT, mask_BT, denominators)
             metrics["loss/entropy"] = _share(bonus, mask_BT, denominators)
             loss = loss - algorithm.entropy_coef * bonus
+    if algorithm.distill_coef > 0 and teacher_BT is not None:
+        tokens = distillation_loss(logprobs_BT, teacher_BT, mask_BT, kind=algorithm.distill_estimator)
+        metrics |= tokens.metrics
+        nonfinite_BT = nonfinite_BT | tokens.nonfinite_BT
+        distillation = _aggregated(algorithm, tokens.loss_BT, mask_BT, denominators)
+        metrics["loss/distill"] = _share(distillation, mask_BT, denominators)
+        loss = loss + algorithm.distill_coef * distillation
     metrics["loss/total"] = _share(loss, mask_BT, denominators)
     metrics["nonfinite_tokens"] = mean_pair(nonfinite_BT, mask_BT)
     rejected_BT = None if weights_BT is None else mask_BT & (weights_BT == 0)

@@ -9,6 +9,7 @@ from asyncrl.algorithms.aggregation import AGGREGATIONS
 from asyncrl.algorithms.base import Algorithm, CorrectionRule, PolicyLoss
 from asyncrl.algorithms.choices import first, function_of, known, settings_of
 from asyncrl.algorithms.corrections import Weighting
+from asyncrl.algorithms.distillation_overrides import distillation
 from asyncrl.algorithms.kl import KL_ESTIMATORS, UNBIASED_IN_A_LOSS
 from asyncrl.algorithms.off_policy_overrides import off_policy_parts
 from asyncrl.algorithms.reward_overrides import overlong, reward_kl
@@ -33,6 +34,7 @@ def apply(
     aggregation = _aggregation(row, algorithm, loss_name)
     correction = _correction(row, algorithm)
     off_policy = off_policy_parts(row, algorithm, loss_name, correction)
+    distill_coef, distill_estimator = distillation(row, algorithm)
     _one_update_if_needed(rows[estimator], actor)
     return replace(
         row,
@@ -55,6 +57,8 @@ def apply(
         reward_kl=reward_kl(row, algorithm),
         overlong=overlong(row, algorithm, max_new_tokens),
         filter_overlong=first(algorithm.filter_overlong, row.filter_overlong),
+        distill_coef=distill_coef,
+        distill_estimator=distill_estimator,
     )
 
 

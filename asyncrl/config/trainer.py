@@ -123,6 +123,10 @@ class AlgorithmConfig(Section):
     """Estimator of the KL term: k2, k3, or one with `+` for its straight-through form. None: the row's."""
     entropy_coef: float | None = None
     """Weight of the entropy bonus. None: the row's."""
+    distill_coef: float | None = Field(None, ge=0)
+    """Weight of a term that pulls each token towards its teacher. 0: none. None: the row's."""
+    distill_estimator: str | None = None
+    """Estimator of that term: k2, k3, or one with `+` for its straight-through form. None: the row's, or k2."""
     filter_zero_variance: bool | None = None
     """Leave groups whose rewards are all equal out of the loss. None: the row's."""
     max_nonfinite_frac: float = Field(0.01, ge=0, le=1)

@@ -27,6 +27,7 @@ from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
 from asyncrl.trainer.parallel import START_TIMEOUT_S, OneRank, ProcessGroup, open_ranks
 from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.teacher_scores import require_teachers
 from buffer import label
 from weightsync import Manifest, VersionLog
 from weightsync.publisher import WeightPublisher
@@ -62,6 +63,7 @@ async def _train(
 ) -> Outcome:
     url, run_dir = os.environ[URL], config.run.directory
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
+    require_teachers(algorithm, [teacher.name for teacher in config.teachers])
     manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
     policy = Policy.load(
         config.model.path,

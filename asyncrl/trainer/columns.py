@@ -42,6 +42,12 @@ def _sampler(start: StartOfStep, algorithm: Algorithm) -> Tensor:
     return start.joined.place(torch.from_numpy(start.batch.sampler_N))
 
 
+def _teacher(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, nats, of the first teacher that scored the token's row; NaN where none did."""
+    del algorithm
+    return start.joined.place(start.teacher_N)
+
+
 def _sum_pi_squared(start: StartOfStep, algorithm: Algorithm) -> Tensor:
     """[B, T] float32, sum over the vocabulary of the policy's squared probabilities."""
     del algorithm
@@ -71,6 +77,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "logprobs_BT": Column(_logprobs),
         "reference_BT": Column(_reference),
         "sampler_BT": Column(_sampler),
+        "teacher_BT": Column(_teacher),
         "sum_pi_squared_BT": Column(_sum_pi_squared),
         "weights_BT": Column(_weights),
         "components_KB": Column(_components, per_token=False),

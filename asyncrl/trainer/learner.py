@@ -20,6 +20,7 @@ from asyncrl.trainer.columns import COLUMNS
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
+from asyncrl.trainer.teacher_scores import measure_teacher, needs_teacher
 
 
 class Learner:
@@ -54,6 +55,8 @@ class Learner:
         rewards = self._shaped(start, tally)
         advantages_N = self.advantages(start, rewards)
         tally.spread("critic/advantages", advantages_N)
+        if needs_teacher(self.algorithm):
+            measure_teacher(start.logprobs_N, start.teacher_N, tally)
         self.policy.step(start, advantages_N, tally)
         return tally
 

@@ -49,6 +49,8 @@ class TokenFacts:
     proximal_N: Tensor | None
     """Logprobs at the start of the step; None: the step is the only one, so they are the current ones."""
     reference_N: Tensor | None
+    teacher_N: Tensor | None
+    """NaN where no teacher scored the token."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ class Policy:
             advantages_N.to(self.model.device),
             proximal_N=start.logprobs_N if passes * len(parts) > 1 or looks_ahead else None,
             reference_N=None if self._reference is None else start.reference_N,
+            teacher_N=start.teacher_N.to(self.model.device) if self.algorithm.distill_coef > 0 else None,
         )
         for epoch in range(passes):
             for number, rows in enumerate(parts):
@@ -253,6 +256,7 @@ class Policy:
             proximal_BT=before_RS if proximal is None else proximal(micro.sampler_RS, before_RS, micro.lags_RS),
             reference_BT=_grid(known.reference_N, micro),
             entropy_BT=micro.grid(outputs.entropies_N),
+            teacher_BT=_grid(known.teacher_N, micro),
             selected_BT=_grid(whole.selected_N, micro),
             mean_weight=whole.mean_weight,
         )

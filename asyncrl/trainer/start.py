@@ -9,6 +9,7 @@ from torch import Tensor
 from asyncrl.algorithms.logprobs import sum_pi_squared
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.joined import Joined
+from asyncrl.trainer.teacher_scores import teacher_logprobs
 
 
 class Models(Protocol):
@@ -52,3 +53,8 @@ class StartOfStep:
     def sum_pi_squared_N(self) -> Tensor:
         """[N] float32, sum over the vocabulary of the squared probabilities."""
         return self._models.measured(self.batch, sum_pi_squared)
+
+    @cached_property
+    def teacher_N(self) -> Tensor:
+        """[N] float32, nats, of the first teacher that scored the token's row; NaN without one. No pass of a model."""
+        return teacher_logprobs(self.batch)

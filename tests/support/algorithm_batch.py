@@ -103,6 +103,7 @@ def run(
         proximal_BT=batch.proximal[rows],
         reference_BT=batch.reference[rows],
         entropy_BT=batch.entropy[rows],
+        teacher_BT=batch.teacher[rows],
         selected_BT=None if selected is None else selected[rows],
     )
     objective.loss.backward()

@@ -11,13 +11,13 @@ from asyncrl.algorithms import Algorithm
 from asyncrl.algorithms.measures import finish
 from tests.support.algorithm_batch import GRIDS, GROUP, ROWS, WIDTH, Batch, run
 
-BASELINE_FROM_ELSEWHERE = {"reinforce_pp", "ppo_gae", "remax", "otb"}
+BASELINE_FROM_ELSEWHERE = {"reinforce_pp", "ppo_gae", "remax", "otb", "opd"}
 """Algorithms whose baseline is not a number of the group, so that equal rewards may still train something."""
 
 
 def complete(row: Algorithm) -> Algorithm:
     """With every term of the loss switched on, so that each is held to the promises."""
-    return replace(row, norm_length=WIDTH, kl_coef=0.05, entropy_coef=0.01)
+    return replace(row, norm_length=WIDTH, kl_coef=0.05, entropy_coef=0.01, distill_coef=0.1)
 
 
 def loss_and_gradient_are_finite_and_some_token_is_trained(algorithm: Algorithm) -> None:
@@ -90,7 +90,7 @@ def no_rows_or_no_columns_give_zero(algorithm: Algorithm) -> None:
 
 
 def a_nan_at_a_valid_token_is_left_out_and_counted_once(algorithm: Algorithm) -> None:
-    algorithm = replace(algorithm, kl_coef=0.0, entropy_coef=0.0)
+    algorithm = replace(algorithm, kl_coef=0.0, entropy_coef=0.0, distill_coef=0.0)
     for where in ("logprobs", "proximal", "sampler"):
         batch = Batch(7)
         row, column = batch.mask.nonzero()[3].tolist()

@@ -1,13 +1,19 @@
 """Distillation's advantage and losses on small numbers, and against autograd of the plain formula."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from asyncrl.algorithms import ALGORITHMS
+from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.distillation import distillation_loss, topk_forward_kl, towards_teacher
 from asyncrl.algorithms.measures import finish
+from asyncrl.algorithms.objective import policy_objective
+from tests.support.algorithm_batch import Batch, run
 
 NAN = torch.nan
 MASK = torch.tensor([[True, True, True], [True, True, False]])
@@ -96,3 +102,22 @@ def test_forward_kl_over_the_whole_vocabulary_is_the_kl_and_its_gradient_that_of
     torch.testing.assert_close(student.grad, student.detach().softmax(-1) - teacher.exp())
     assert got.overlap_N.tolist() == [5, 5, 5]
     torch.testing.assert_close(got.student_mass_N, torch.ones(3).double())
+
+
+def test_the_distillation_term_is_part_of_the_loss_with_its_coefficient() -> None:
+    batch = Batch(12)
+    row = replace(ALGORITHMS["grpo"], aggregation="token-sum", distill_coef=0.5, distill_estimator="k2")
+    without, _ = run(replace(row, distill_coef=0.0), batch)
+    objective, _ = run(row, batch)
+    plain = torch.where(batch.mask, (batch.logprobs - batch.teacher).square() / 2, 0.0).sum()
+    torch.testing.assert_close(objective.loss - without.loss, 0.5 * plain)
+    numbers = finish(objective.metrics, objective.extremes)
+    assert numbers["loss/distill"] == pytest.approx(float(plain), rel=1e-5)
+    assert numbers["distill_kl"] == pytest.approx(float(plain) / int(batch.mask.sum()), rel=1e-5)
+
+
+def test_a_coefficient_without_a_teachers_logprobs_is_an_error() -> None:
+    row = replace(ALGORITHMS["grpo"], distill_coef=0.5)
+    empty = torch.zeros(1, 1)
+    with pytest.raises(ValueError, match=r"distill_coef = 0\.5, but teacher_BT was not given"):
+        policy_objective(row, empty, empty, empty, empty > 0, Denominators(1, 1))

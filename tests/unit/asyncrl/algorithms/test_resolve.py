@@ -22,6 +22,8 @@ class AlgorithmKeys:
     kl_coef: float | None = None
     kl_estimator: str | None = None
     entropy_coef: float | None = None
+    distill_coef: float | None = None
+    distill_estimator: str | None = None
     filter_zero_variance: bool | None = None
     max_nonfinite_frac: float = 0.01
     correction_normalize: bool | None = None
@@ -156,3 +158,22 @@ def test_what_cannot_be_is_refused_with_the_names_of_the_keys(keys: dict[str, ob
         resolved(**keys)
     for name in names:
         assert name in str(caught.value)
+
+
+def test_the_keys_of_the_distillation_term_replace_the_rows() -> None:
+    row = resolved(distill_coef=0.5, distill_estimator="k3+")
+    assert (row.distill_coef, row.distill_estimator) == (0.5, "k3+")
+    assert resolved().distill_coef == 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"distill_estimator": "k2"}, "no effect without algorithm.distill_coef"),
+        ({"distill_coef": 1.0, "distill_estimator": "k1"}, "cannot be a loss term.*'k1\\+'"),
+        ({"distill_coef": 1.0, "distill_estimator": "k9"}, "'k9' is not known"),
+    ],
+)
+def test_a_distillation_estimator_without_effect_is_refused(keys: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        resolved(**keys)
