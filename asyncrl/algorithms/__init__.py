@@ -22,6 +22,7 @@ from asyncrl.algorithms import (
     kl_cov,
     lite_ppo,
     m2po,
+    online_dpo,
     opd,
     opo,
     otb,
@@ -32,6 +33,8 @@ from asyncrl.algorithms import (
     remax,
     rloo,
     sapo,
+    spin,
+    sppo,
 )
 from asyncrl.algorithms.base import Algorithm
 from asyncrl.algorithms.sections import ActorSection, AlgorithmSection
@@ -65,6 +68,9 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
         "decoupled_ppo": decoupled_ppo.ALGORITHM,
         "icepop": icepop.ALGORITHM,
         "opd": opd.ALGORITHM,
+        "online_dpo": online_dpo.ALGORITHM,
+        "spin": spin.ALGORITHM,
+        "sppo": sppo.ALGORITHM,
     }
 )
 

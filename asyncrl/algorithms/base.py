@@ -73,6 +73,14 @@ class AdvantageEstimator(Protocol):
         ...
 
 
+class AdvantageMeasure(Protocol):
+    """Says what an estimator found, in metrics. Takes what the estimator takes, and changes nothing."""
+
+    def __call__(self, rewards: Tensor, mask_BT: Tensor, group_ids_B: Tensor, **columns: Tensor) -> Metrics:
+        """Pairs by the metrics' full names; arguments as in `AdvantageEstimator`."""
+        ...
+
+
 class CorrectionRule(Protocol):
     """Compares the trainer's logprobs with those the sampler recorded."""
 
@@ -189,6 +197,8 @@ class Algorithm:
     the current ones with them. A ratio loss then takes rejection rules only, for its ratio already is the weight."""
     columns: tuple[str, ...] = ()
     """Keyword arguments of `advantage` besides `total`: entries of asyncrl/trainer/columns.py."""
+    measure: AdvantageMeasure | None = None
+    """Metrics of the advantages; `resolve` takes it from the row that the estimator is of."""
     one_update_a_step: bool = False
     """The advantages are the gradient of a loss at the weights they were computed with: a second optimizer step of the
     same batch would use those of other weights, and is refused."""

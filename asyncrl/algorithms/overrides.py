@@ -36,10 +36,12 @@ def apply(
     off_policy = off_policy_parts(row, algorithm, loss_name, correction)
     distill_coef, distill_estimator = distillation(row, algorithm)
     _one_update_if_needed(rows[estimator], actor)
+    _own_loss_if_needed(rows[estimator], algorithm)
     return replace(
         row,
         advantage=rows[estimator].advantage,
         columns=rows[estimator].columns,
+        measure=rows[estimator].measure,
         one_update_a_step=rows[estimator].one_update_a_step,
         correction=correction,
         loss=loss,
@@ -71,6 +73,25 @@ def _one_update_if_needed(estimator: Algorithm, actor: ActorSection) -> None:
             "at the weights they start from: from the second one on they would be those of other weights. Set both to "
             "1, and take more steps of smaller batches (schedule.groups_per_step)."
         )
+
+
+def _own_loss_if_needed(estimator: Algorithm, algorithm: AlgorithmSection) -> None:
+    if not estimator.one_update_a_step:
+        return
+    own_loss = next(name for name, choice in LOSSES.items() if choice.loss.func is function_of(estimator.loss))
+    own_correction = next(name for name, rule in CORRECTIONS.items() if rule is estimator.correction)
+    for key, asked, own in (
+        ("name", algorithm.name, estimator.name),
+        ("loss", algorithm.loss, own_loss),
+        ("loss_agg_mode", algorithm.loss_agg_mode, estimator.aggregation),
+        ("correction", algorithm.correction, own_correction),
+    ):
+        if asked not in (None, own):
+            raise ConfigError(
+                f"algorithm.{key} = {asked!r} with the advantages of {estimator.name!r}: they are the gradient of its "
+                f"own loss only with {key} = {own!r}, and would follow no loss otherwise. Remove algorithm.{key}, or "
+                "choose another adv_estimator."
+            )
 
 
 def _kl_estimator(kind: str) -> str:

@@ -91,7 +91,8 @@ def pair_gradient(
     """Online DPO's advantage: minus the gradient of the mean pair loss of the batch, on every token of a row.
 
     Arguments and result as in `base.AdvantageEstimator`; the mean is over the groups with a pair, on all ranks. Rows
-    without a score, without a valid token, or with one whose log ratio is not finite, are not compared.
+    without a score, without a valid token, or with one whose log ratio is not finite, are not compared; the advantage
+    of such a token is NaN, so that the loss leaves it out and counts it.
 
     Args:
         logprobs_BT: [B, T] float, nats, under the weights that are trained.
@@ -110,7 +111,7 @@ def pair_gradient(
         losses_P = pair_loss(chosen_P, rejected_P, zeros_P, zeros_P, kind=kind, **settings).losses_P
         return (losses_P * pairs.weights_P).sum() / count.clamp(min=1)
 
-    return spread(-_gradient(loss, ratios_B), mask_BT)
+    return _on_tokens(-_gradient(loss, ratios_B), mask_BT, logprobs_BT, reference_BT)
 
 
 def self_play_gradient(
@@ -165,7 +166,7 @@ def win_probability_gradient(
     def loss(ratios_B: Tensor) -> Tensor:
         return win_probability_loss(ratios_B[rows], wins, eta=eta).sum() / count.clamp(min=1)
 
-    return spread(-_gradient(loss, ratios_B), mask_BT)
+    return _on_tokens(-_gradient(loss, ratios_B), mask_BT, logprobs_BT, sampler_BT)
 
 
 def measure_pairs(
@@ -190,6 +191,13 @@ def measure_pairs(
     return means | {"pref/tie_frac": (pairs.num_tied, pairs.num_compared + pairs.num_tied)}
 
 
+def measure_self_play(
+    rewards: Tensor, mask_BT: Tensor, group_ids_B: Tensor, *, beta: float, logprobs_BT: Tensor, sampler_BT: Tensor
+) -> Metrics:
+    """`measure_pairs` against the policy that sampled."""
+    return measure_pairs(rewards, mask_BT, group_ids_B, beta=beta, logprobs_BT=logprobs_BT, reference_BT=sampler_BT)
+
+
 def _comparable(rewards: Tensor, mask_BT: Tensor, logprobs_BT: Tensor, reference_BT: Tensor) -> tuple[Tensor, Tensor]:
     """Log ratios, 0 where unknown, and scores, NaN for rows that cannot be compared; [B] float64 both."""
     ratios_B = log_ratios(logprobs_BT, reference_BT, mask_BT).detach()
@@ -204,6 +212,12 @@ def _gradient(loss: Callable[[Tensor], Tensor], ratios_B: Tensor) -> Tensor:
         leaf_B = ratios_B.clone().requires_grad_()
         (gradient_B,) = torch.autograd.grad(loss(leaf_B), leaf_B)
     return gradient_B
+
+
+def _on_tokens(advantages_B: Tensor, mask_BT: Tensor, logprobs_BT: Tensor, reference_BT: Tensor) -> Tensor:
+    """[B, T] float32, a row's advantage on its tokens, NaN on those that keep their row from being compared."""
+    known_BT = (logprobs_BT - reference_BT).isfinite()
+    return spread(advantages_B, mask_BT).masked_fill(mask_BT & ~known_BT, torch.nan)
 
 
 def _num_groups(group_N: Tensor) -> Tensor:

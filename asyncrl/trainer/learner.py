@@ -54,6 +54,7 @@ class Learner:
         start = StartOfStep(batch, self.policy)
         rewards = self._shaped(start, tally)
         advantages_N = self.advantages(start, rewards)
+        self._measure(start, rewards, tally)
         tally.spread("critic/advantages", advantages_N)
         if needs_teacher(self.algorithm):
             measure_teacher(start.logprobs_N, start.teacher_N, tally)
@@ -66,18 +67,24 @@ class Learner:
         Args:
             rewards: [J] float64, one a trajectory, NaN without one; or [J, S] token rewards.
         """
-        algorithm, joined, batch = self.algorithm, start.joined, start.batch
-        asked = {name: COLUMNS[name] for name in algorithm.columns}
+        mask_JS, columns = self._seen(start)
+        groups_J = torch.from_numpy(start.batch.trajectories.group_J)
+        advantages_JS = self.algorithm.advantage(rewards, mask_JS, groups_J, total=self.policy.ranks.total, **columns)
+        return start.joined.pick(advantages_JS).float()
+
+    def _measure(self, start: StartOfStep, rewards: Tensor, tally: Tally) -> None:
+        if self.algorithm.measure is not None:
+            mask_JS, columns = self._seen(start)
+            groups_J = torch.from_numpy(start.batch.trajectories.group_J)
+            tally.take(self.algorithm.measure(rewards, mask_JS, groups_J, **columns))
+
+    def _seen(self, start: StartOfStep) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mask and the columns of an estimator."""
+        asked = {name: COLUMNS[name] for name in self.algorithm.columns}
         # What is known of trained tokens only must not meet a sampled token of which it is not known.
-        mask_JS = joined.trained_JS if any(column.per_token for column in asked.values()) else joined.sampled_JS
-        advantages_JS = algorithm.advantage(
-            rewards,
-            mask_JS,
-            torch.from_numpy(batch.trajectories.group_J),
-            total=self.policy.ranks.total,
-            **{name: column.make(start, algorithm) for name, column in asked.items()},
-        )
-        return joined.pick(advantages_JS).float()
+        of_trained = any(column.per_token for column in asked.values())
+        mask_JS = start.joined.trained_JS if of_trained else start.joined.sampled_JS
+        return mask_JS, {name: column.make(start, self.algorithm) for name, column in asked.items()}
 
     def state(self) -> Mapping[str, Any]:
         """What a checkpoint keeps of a step besides tensors."""

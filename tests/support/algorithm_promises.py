@@ -91,7 +91,8 @@ def no_rows_or_no_columns_give_zero(algorithm: Algorithm) -> None:
 
 def a_nan_at_a_valid_token_is_left_out_and_counted_once(algorithm: Algorithm) -> None:
     algorithm = replace(algorithm, kl_coef=0.0, entropy_coef=0.0, distill_coef=0.0)
-    for where in ("logprobs", "proximal", "sampler"):
+    reads_sampler = algorithm.correction is not None or "sampler_BT" in algorithm.columns
+    for where in ("logprobs", "proximal", "sampler") if reads_sampler else ("logprobs", "proximal"):
         batch = Batch(7)
         row, column = batch.mask.nonzero()[3].tolist()
         getattr(batch, where)[row, column] = torch.nan
