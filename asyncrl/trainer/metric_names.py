@@ -16,6 +16,7 @@ VERL: Mapping[str, str] = {
     "clip_frac": "actor/pg_clipfrac",
     "clip_frac_lower": "actor/pg_clipfrac_lower",
     "nonfinite_tokens": "actor/nonfinite_tokens",
+    "selected_frac": "actor/selected_frac",
     "mismatch/kl_rollout_train": "rollout_corr/kl",
     "mismatch/k3_rollout_train": "rollout_corr/k3_kl",
     "mismatch/train_ppl": "rollout_corr/training_ppl",

@@ -43,7 +43,7 @@ def is_documented(name: str) -> bool:
 
 def test_every_metric_of_a_run_is_on_the_page(tmp_path: Path) -> None:
     model_dir = write_tiny_model(tmp_path / "model")
-    algorithm = {"correction": "tis", "kl_coef": 0.1, "entropy_coef": 0.01}
+    algorithm = {"name": "m2po", "kl_coef": 0.1, "entropy_coef": 0.01, "reward_kl_coef": 0.01, "overlong_buffer": 2}
     config = make_config(tmp_path / "run", model_dir, algorithm=algorithm, trainer={"steps": 3})
     run = start_trainer(config, make_buffer(config), heldout=2)
     with rollout_for(run).running():
