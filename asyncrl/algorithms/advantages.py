@@ -83,7 +83,7 @@ def scaled_by_batch(
     Groups whose rewards are all but equal are so not blown up by their own small deviation. Arguments and result as in
     `base.AdvantageEstimator`; the deviation is that of all rows with a score, on all ranks.
 
-    Source: arXiv:2508.08221, section 4.1.
+    Source: arXiv:2508.08221.
     """
     scores_B = row_scores(rewards)
     groups = Groups(group_ids_B, scores_B)

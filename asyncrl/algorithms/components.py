@@ -35,7 +35,7 @@ def decoupled_components(
         divide_by_std: divide each component by its deviation in the group (Bessel) plus `eps`.
     Raises:
         ValueError: there are not as many weights as components.
-    Source: arXiv:2601.05242, section 3.
+    Source: arXiv:2601.05242.
     """
     if weights is None:
         weights = [1.0] * len(components_KB)

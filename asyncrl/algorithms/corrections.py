@@ -64,6 +64,7 @@ def correct(
         rules: a token is kept if all of them keep it.
     Returns:
         Detached. A log ratio of -inf or +inf is clamped to -20 or 20; NaN has weight 0, is rejected and counted.
+    Source: V-trace, arXiv:1802.01561, section 4.1; verl 0.9, rollout_correction.
     """
     difference_BT = (upcast(trainer_BT) - upcast(sampler_BT)).detach()
     known_BT = mask_BT & ~difference_BT.isnan()
@@ -87,6 +88,8 @@ def normalized(weights_BT: Tensor, mean: float | Tensor) -> Tensor:
 
     The mean is the metric weights/mean for level token and weights/seq_mean for level sequence, summed over
     micro-batches and ranks before it is divided: a mean per micro-batch would depend on the split.
+
+    Source: self-normalised importance sampling, Owen 2013, section 9.2; verl 0.9, rollout_correction.
     """
     mean = torch.as_tensor(mean, dtype=torch.float32, device=weights_BT.device)
     return torch.where(mean > _SMALLEST_DIVISOR, weights_BT / mean.clamp(min=_SMALLEST_DIVISOR), weights_BT)

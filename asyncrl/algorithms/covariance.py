@@ -20,7 +20,7 @@ def covariances(logprobs_N: Tensor, advantages_N: Tensor) -> Tensor:
         advantages_N: [N] float.
     Returns:
         [N] float64. NaN for a token of which either is not finite; it is in neither mean.
-    Source: arXiv:2505.22617, equation 9.
+    Source: arXiv:2505.22617.
     """
     logprobs_N, advantages_N = logprobs_N.double(), advantages_N.double()
     known_N = logprobs_N.isfinite() & advantages_N.isfinite()
@@ -52,7 +52,7 @@ def clip_cov_selected(
         upper: below it.
         low: a token that PPO's clip already holds back is none; its range is 1 - low to 1 + high.
         high: see low.
-    Source: arXiv:2505.22617, section 4.2.
+    Source: arXiv:2505.22617 (Clip-Cov).
     """
     cov_N = covariances(logprobs_N, advantages_N)
     ratio_N = clamped(logprobs_N.double() - proximal_N.double()).exp()
@@ -75,7 +75,7 @@ def kl_cov_selected(
 
     Arguments and result as in `base.SelectionRule`; of equal ones the first are taken, and nothing is drawn.
 
-    Source: arXiv:2505.22617, section 4.3.
+    Source: arXiv:2505.22617 (KL-Cov).
     """
     cov_N = covariances(logprobs_N, advantages_N)
     known = cov_N.isfinite().nonzero().flatten()
@@ -100,7 +100,7 @@ def clip_cov(
     in the denominators.
 
     Metrics: clip_frac, selected tokens.
-    Source: arXiv:2505.22617, section 4.2.
+    Source: arXiv:2505.22617 (Clip-Cov).
     """
     tokens = prepare(logprobs_BT, proximal_BT, advantages_BT, mask_BT, weights_BT)
     ratio_BT = clamped(tokens.log_ratio_BT).exp()
@@ -125,7 +125,7 @@ def kl_cov(
     Arguments and result as in `base.PolicyLoss`; `selected_BT` [B, T] bool is what `kl_cov_selected` chose.
 
     Metrics: mean_abs_log_ratio, over all tokens.
-    Source: arXiv:2505.22617, section 4.3.
+    Source: arXiv:2505.22617 (KL-Cov).
     """
     tokens = prepare(logprobs_BT, proximal_BT, advantages_BT, mask_BT, weights_BT)
     log_ratio_BT = clamped(tokens.log_ratio_BT)

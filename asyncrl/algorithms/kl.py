@@ -63,6 +63,7 @@ def kl_full(logits: Tensor, reference_logits: Tensor) -> Tensor:
         reference_logits: [..., V], no gradient.
     Returns:
         [...] float32.
+    Source: Kullback and Leibler 1951.
     """
     log_policy = upcast(logits).log_softmax(dim=-1)
     log_reference = upcast(reference_logits).detach().log_softmax(dim=-1)

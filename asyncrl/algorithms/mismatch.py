@@ -18,6 +18,7 @@ def mismatch(trainer_BT: Tensor, sampler_BT: Tensor, mask_BT: Tensor) -> tuple[M
         Metrics over valid tokens (kl_rollout_train, k3_rollout_train, chi2_token) and over rows that have any (the
         perplexities, chi2_seq), and the extremes of log_ppl_diff; all named mismatch/... . Tokens whose log ratio is
         not finite are left out.
+    Source: verl 0.9, rollout_correction; the estimators of KL, J. Schulman 2020.
     """
     trainer_BT, sampler_BT = upcast(trainer_BT).detach(), upcast(sampler_BT).detach()
     finite_BT = mask_BT & trainer_BT.isfinite() & sampler_BT.isfinite()
@@ -53,6 +54,8 @@ def probability_difference(
 
     Arguments as in `mismatch`. Returns sums that `measures.finish` turns into prob_diff/mean, std and pearson, and the
     extreme prob_diff/max.
+
+    Source: verl 0.9, rollout_correction; the correlation, Pearson 1895.
     """
     trainer_BT, sampler_BT = upcast(trainer_BT).detach(), upcast(sampler_BT).detach()
     known_BT = mask_BT & ~trainer_BT.isnan() & ~sampler_BT.isnan()

@@ -66,6 +66,7 @@ def reject(log_ratio_BT: Tensor, mask_BT: Tensor, rules: Sequence[Rule]) -> tupl
     Returns:
         [B, T] bool, and the metrics reject/token_frac (of valid tokens) and reject/seq_frac (rows with a rejected token
         among rows with tokens).
+    Source: verl 0.9, rollout_correction (masked importance sampling, by token, row and geometric mean).
     """
     log_ratio_BT = inside(log_ratio_BT, mask_BT)
     keep_BT = mask_BT

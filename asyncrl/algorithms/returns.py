@@ -14,7 +14,7 @@ def discounted_returns(rewards: Tensor, mask_BT: Tensor, *, gamma: float) -> Ten
 
     A masked position neither discounts nor resets, and its reward is not counted.
 
-    Source: arXiv:2501.03262, equation 4 (REINFORCE's return).
+    Source: Williams 1992; as used by REINFORCE++, arXiv:2501.03262.
     """
     rewards_BT = inside(token_rewards(rewards, mask_BT), mask_BT)
     returns_BT = torch.zeros_like(rewards_BT)
@@ -47,7 +47,7 @@ def above_greedy(
 
     Args:
         baselines_B: [B] float, the greedy response's score for each row. NaN: it has none, so the row gets 0.
-    Source: arXiv:2310.10505, section 4.1.
+    Source: arXiv:2310.10505.
     """
     known_B = row_scores(rewards).isfinite() & baselines_B.isfinite()
     valid_BT = mask_BT & known_B[:, None]

@@ -81,6 +81,7 @@ def subtract_kl(
         kind: estimator, one of KL_ESTIMATORS.
     Returns:
         [B, T] float32 rewards, and the pair (sum over rows of the row's mean KL, rows with tokens).
+    Source: arXiv:1909.08593, equation 2.
     """
     proximal_BT = upcast(proximal_BT).detach()
     finite_BT = mask_BT & (proximal_BT - reference_BT).isfinite()

@@ -21,6 +21,7 @@ def lag_metrics(versions_BT: Tensor, mask_BT: Tensor, *, current: int) -> tuple[
     Returns:
         Metrics lag_mean (over tokens) and span_mean (over rows: newest - oldest + 1), and the extremes lag_max,
         lag_min, span_max and oldest_lag_max; all named stale/... .
+    Source: AReaL arXiv:2505.24298 (staleness).
     """
     lags_BT = torch.where(mask_BT, current - versions_BT, 0)
     row_B = mask_BT.any(dim=-1)
@@ -49,7 +50,10 @@ def proximal_between(
     *,
     method: Literal["loglinear", "linear"],
 ) -> Tensor:
-    """`proximal_logprobs` by lag: [B, T] int64 versions between the sampler's weights and those being trained."""
+    """`proximal_logprobs` by lag: [B, T] int64 versions between the sampler's weights and those being trained.
+
+    Source: as `proximal_logprobs`, AReaL arXiv:2505.24298, section 5.2.
+    """
     # Any current number gives the same shares; the versions must not be negative, which stands for a prompt.
     current = int(lags_BT.max()) if lags_BT.numel() else 0
     return proximal_logprobs(sampler_BT, logprobs_BT, current - lags_BT, current=current, method=method)

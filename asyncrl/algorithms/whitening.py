@@ -19,6 +19,7 @@ def whiten(values_BT: Tensor, mask_BT: Tensor, *, shift_mean: bool = True, total
         total: sums over the ranks that share the batch. Two passes, mean then variance, so nothing cancels.
     Returns:
         [B, T] float32, 0 at masked positions; all 0 with fewer than 2 valid values, which have no scale.
+    Source: as in REINFORCE++, arXiv:2501.03262.
     """
     values = inside(values_BT, mask_BT).double()
     count, summed = total(torch.stack([mask_BT.sum().double(), values.sum()]))

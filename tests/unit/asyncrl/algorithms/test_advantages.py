@@ -13,10 +13,11 @@ from asyncrl.algorithms.advantages import (
     group_relative,
     leave_one_out,
     length_weighted_baseline,
+    scaled_by_batch,
     scaled_by_informative,
     token_rewards,
 )
-from asyncrl.algorithms.returns import discounted_returns, whitened_returns
+from asyncrl.algorithms.returns import whitened_returns
 
 NAN = float("nan")
 
@@ -73,7 +74,13 @@ def test_group_estimators_equal_their_definitions_row_by_row(number: int) -> Non
 @pytest.mark.parametrize("size", [3, 7, 8])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_equal_rewards_that_no_float_holds_exactly_give_exactly_zero(size: int, dtype: torch.dtype) -> None:
-    for estimator in (group_relative, leave_one_out, length_weighted_baseline, group_baseline_whitened):
+    for estimator in (
+        group_relative,
+        leave_one_out,
+        length_weighted_baseline,
+        group_baseline_whitened,
+        scaled_by_batch,
+    ):
         rewards, mask, ids = one_token([0.1] * size)
         assert (estimator(torch.full_like(rewards, 0.1, dtype=dtype), mask, ids) == 0).all()
 
@@ -135,11 +142,21 @@ def test_token_rewards_and_outcome_rewards_give_the_same_row_scores() -> None:
     torch.testing.assert_close(group_relative(placed, mask, ids), group_relative(outcome, mask, ids))
 
 
-def test_returns_jump_over_masked_positions_without_discounting() -> None:
-    mask = torch.tensor([[True, False, False, True, True, False]])
-    rewards = torch.tensor([[1.0, 50.0, 60.0, 2.0, 4.0, 70.0]])
-    got = discounted_returns(rewards, mask, gamma=0.5)
-    assert got.tolist() == [[1 + 0.5 * (2 + 0.5 * 4), 0.0, 0.0, 2 + 0.5 * 4, 4.0, 0.0]]
+def test_lite_ppo_scales_by_the_deviation_of_the_batch_so_that_an_even_group_is_not_blown_up() -> None:
+    """Groups without a difference get 0 by themselves, not by the deviation they are scaled with (B081)."""
+    rewards = [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0]
+    rows = one_token(rewards, [0] * 4 + [1] * 4)
+    got = scaled_by_batch(*rows)[:, 0]
+    scale = statistics.stdev(rewards) + 1e-6
+    torch.testing.assert_close(got, torch.tensor([0.0] * 4 + [0.75 / scale] + [-0.25 / scale] * 3))
+
+
+def test_lite_ppos_deviation_is_that_of_the_rows_with_a_score() -> None:
+    got = scaled_by_batch(*one_token([1.0, NAN, 0.0, 0.0, 3.0, 2.0], [0, 0, 0, 0, 1, 1]))[:, 0]
+    scale = statistics.stdev([1.0, 0.0, 0.0, 3.0, 2.0]) + 1e-6
+    torch.testing.assert_close(
+        got, torch.tensor([2 / 3, 0.0, -1 / 3, -1 / 3, 0.5, -0.5]).div(scale), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_group_ids_of_another_length_are_refused() -> None:
