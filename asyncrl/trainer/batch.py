@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.rewards import zero_variance
+from asyncrl.trainer.baselines import part
 from asyncrl.trainer.masked import Masked, masked_tokens
 from buffer import Group, Row, Trajectory
 
@@ -33,6 +34,8 @@ class Trajectories:
     """Tokens that the policy sampled."""
     num_response_J: Ints
     """Tokens after the prompt, sampled or not."""
+    baselines_J: npt.NDArray[np.float64]
+    """Reward of the greedy answer to the same prompt; NaN where there is none."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Batch:
     """What one rank trains in one step."""
 
     groups: tuple[Group, ...]
+    """Without their greedy answers."""
     trajectories: Trajectories
     zero_variance: tuple[int, ...]
     """Ordinals of groups that were left out of the loss because their rewards do not differ."""
@@ -101,6 +105,7 @@ def build(
     *,
     filter_zero_variance: bool,
     filter_overlong: bool = False,
+    needs_baseline: bool = False,
     lag_of: Callable[[int], int],
     max_lag: int,
 ) -> Batch:
@@ -111,18 +116,23 @@ def build(
         mini_batches: ordinals of each optimizer step of one pass; others than the rank's own may be among them.
         filter_zero_variance: leave groups without a difference in reward out of the loss.
         filter_overlong: leave answers that were cut at the length limit out of the loss.
+        needs_baseline: leave trajectories out of the loss whose group has no reward of a greedy answer.
         lag_of: versions between a packed version and the one that is trained.
         max_lag: tokens of a larger lag leave the loss; their rewards stay in the baseline.
     """
+    parted = part(groups)
+    groups = parted.groups
     members = [trajectory for group in groups for trajectory in group.trajectories]
+    sizes = [len(group.trajectories) for group in groups]
     rows = tuple(row for trajectory in members for row in trajectory.rows)
     trajectories = Trajectories(
         rewards_J=np.array([np.nan if t.reward is None else t.reward for t in members], dtype=np.float64),
-        group_J=np.repeat(np.arange(len(groups)), [len(group.trajectories) for group in groups]),
+        group_J=np.repeat(np.arange(len(groups)), sizes),
         num_sampled_J=np.array([t.num_sampled for t in members], dtype=np.int64),
         num_response_J=np.array(
             [sum(len(row.token_ids) - row.num_prompt_tokens for row in t.rows) for t in members], dtype=np.int64
         ),
+        baselines_J=np.repeat(parted.rewards_G, sizes),
     )
     dropped = _zero_variance(groups) if filter_zero_variance else ()
     lengths_R = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
@@ -140,6 +150,7 @@ def build(
     out_of_loss = {
         "past_limit": lags_N > max_lag,
         "no_reward": np.repeat(~np.isfinite(trajectories.rewards_J), trajectories.num_sampled_J),
+        "no_baseline": np.repeat(needs_baseline & np.isnan(trajectories.baselines_J), trajectories.num_sampled_J),
         "zero_variance": np.repeat(dropped_J, trajectories.num_sampled_J),
         "overlong": np.repeat(filter_overlong & _cut(members), trajectories.num_sampled_J),
         "first_token": positions_N < 1,
@@ -148,7 +159,7 @@ def build(
     counts_R = np.bincount(row_N[trained_N], minlength=len(rows))
     ordinal_R = np.repeat(np.array([g.ordinal for g in groups], dtype=np.int64)[trajectories.group_J], row_J)
     return Batch(
-        groups=tuple(groups),
+        groups=groups,
         trajectories=trajectories,
         zero_variance=dropped,
         rows=rows,
@@ -160,7 +171,7 @@ def build(
         lags_N=lags_N[trained_N],
         sources=sources,
         source_N=source_N[trained_N],
-        masked=masked_tokens(out_of_loss, source_N, sources),
+        masked={**masked_tokens(out_of_loss, source_N, sources), **parted.masked},
         trained_M=trained_N,
     )
 

@@ -72,6 +72,12 @@ def _components(start: StartOfStep, algorithm: Algorithm) -> Tensor:
     return torch.tensor(rows, dtype=torch.float64).reshape(len(names), len(members))
 
 
+def _baselines(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B] float64, reward of the greedy answer to the same prompt, as it was scored; NaN where there is none."""
+    del algorithm
+    return torch.from_numpy(start.batch.trajectories.baselines_J)
+
+
 COLUMNS: Mapping[str, Column] = MappingProxyType(
     {
         "logprobs_BT": Column(_logprobs),
@@ -80,6 +86,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "teacher_BT": Column(_teacher),
         "sum_pi_squared_BT": Column(_sum_pi_squared),
         "weights_BT": Column(_weights),
+        "baselines_B": Column(_baselines, per_token=False),
         "components_KB": Column(_components, per_token=False),
     }
 )

@@ -3,12 +3,25 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, pvariance
+from typing import TypeVar
 
 from asyncrl.report.answer_lengths import class_of
 from buffer.answers import Entry, LeftGroup
 
 Sampled = Entry | LeftGroup
+Kind = TypeVar("Kind", Entry, LeftGroup)
+
+
+def answers(groups: Sequence[Kind], group_size: int) -> list[Kind]:
+    """The groups with what was sampled alone: a greedy answer stands behind `group_size` others."""
+    return [
+        replace(group, tokens=group.tokens[:group_size], sampled=group.sampled[:group_size])
+        if len(group.sampled) > group_size
+        else group
+        for group in groups
+    ]
 
 
 def consumed(entries: Sequence[Entry]) -> dict[str, float]:

@@ -189,6 +189,7 @@ class _Run:
             groups.mini_batches,
             filter_zero_variance=algorithm.filter_zero_variance,
             filter_overlong=algorithm.filter_overlong,
+            needs_baseline="baselines_B" in algorithm.columns,
             lag_of=self.lineage.lag_of,
             max_lag=self.config.plan.limit,
         )

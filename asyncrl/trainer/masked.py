@@ -1,7 +1,9 @@
 """Sampled tokens that a step keeps out of the policy loss, by reason and data source; the token ledger is told of them.
 
     past_limit      older than the limit (staleness.on_stale: mask); their rewards stay in the baseline
+    baseline        of a greedy answer, which is played for its reward
     no_reward       of a trajectory without a reward
+    no_baseline     of a group without a reward of a greedy answer, where the advantages are measured from it
     zero_variance   of a group whose rewards do not differ (algorithm.filter_zero_variance)
     overlong        of an answer that was cut at the length limit (algorithm.filter_overlong)
     first_token     nothing before it predicts it

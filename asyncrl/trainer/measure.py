@@ -19,7 +19,9 @@ def measure(batch: Batch, tally: Tally) -> None:
     """
     members = [trajectory for group in batch.groups for trajectory in group.trajectories]
     rewards_J = batch.trajectories.rewards_J
+    baselines_J = batch.trajectories.baselines_J
     _spread(tally, "critic/score", rewards_J[np.isfinite(rewards_J)])
+    _spread(tally, "critic/baseline", baselines_J[np.isfinite(baselines_J)])
     prompts = np.array([trajectory.rows[0].num_prompt_tokens for trajectory in members], dtype=np.int64)
     _spread(tally, "prompt_length", prompts)
     _spread(tally, "response_length", batch.trajectories.num_sampled_J)

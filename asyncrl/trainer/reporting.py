@@ -48,14 +48,16 @@ class Reporting:
         whole = Tally()
         for blob in blobs:
             whole.merge(blob)
+        entries = group_metrics.answers(groups.entries, self._parts.config.rollout.n)
+        left = group_metrics.answers(groups.left, self._parts.config.rollout.n)
         seconds, total = self._lap(), sum(num_tokens)
         self._tokens_per_s = total / seconds
         values = whole.values()
         self.write(
             {
                 **renamed(values),
-                **group_metrics.consumed(groups.entries),
-                **group_metrics.left(groups.left, groups.entries),
+                **group_metrics.consumed(entries),
+                **group_metrics.left(left, entries),
                 **others,
                 "training/step": float(self._lineage.step),
                 "training/version": float(self._lineage.number),

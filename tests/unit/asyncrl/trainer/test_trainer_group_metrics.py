@@ -1,6 +1,6 @@
 """What a step tells of its groups: lag, age, and the lengths of those that were trained on and of those that left."""
 
-from asyncrl.trainer.group_metrics import consumed, left
+from asyncrl.trainer.group_metrics import answers, consumed, left
 from buffer.answers import Entry, LeftGroup
 
 
@@ -28,6 +28,14 @@ def test_a_step_of_one_source_names_it_too():
     values = consumed([entry(0, 0, 2, 3), entry(1, 0, 9)])
     assert (values["buffer/num_groups/toy"], values["buffer/num_answers/toy"]) == (2.0, 3.0)
     assert (values["buffer/num_groups"], values["buffer/num_answers"]) == (2.0, 3.0)
+
+
+def test_a_greedy_answer_behind_the_sampled_ones_is_no_answer():
+    (kept,) = answers([entry(0, 0, 2, 3, 99)], 2)
+    assert (kept.sampled, kept.tokens) == ((2, 3), (7, 8))
+    assert consumed([kept])["buffer/num_answers"] == 2.0
+    without = [gone(1, 3, 10, 20)]
+    assert answers(without, 2) == without
 
 
 def test_several_sources_are_told_apart():
