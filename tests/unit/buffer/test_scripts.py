@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 
 from buffer.keys import AUDIT_KEYS, HASHES, LEDGER_KEYS, SETS
-from buffer.scripts import script
+from buffer.scripts import definitions, names_in, script
 
 LUA = files("buffer").joinpath("lua")
 SCRIPTS = sorted(path.name.removesuffix(".lua") for path in LUA.iterdir() if path.name.endswith(".lua"))
@@ -45,6 +45,48 @@ def test_every_shared_file_is_used() -> None:
         any(f"-- INCLUDE: {use}" in script(name).text for name in SCRIPTS)
         for use in ("tokens moves", "tokens moves closing")
     )
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_script_names_of_the_shared_moves_stands_above_it(name: str) -> None:
+    known = set[str]()
+    for file in SHARED:
+        for names, _ in definitions(file):
+            known |= names
+    above = set[str]()
+    for line in script(name).text.splitlines():
+        if match := re.match(r"local (?:function )?(\w+(?:, \w+)*)", line):
+            above |= set(match[1].split(", "))
+        code = re.sub(r'"[^"]*"|[{,] *\w+ =', "", line.partition("--")[0])  # no strings, no fields of tables
+        assert names_in(code) & known <= above, line
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_carries_no_shared_move_that_nothing_in_it_names(name: str) -> None:
+    text = script(name).text
+    for file in SHARED:
+        for names, part in definitions(file):
+            assert part not in text or names & names_in(text.replace(part, "")), f"{name} does not need {names}"
+
+
+def test_the_shared_files_are_cut_where_their_definitions_begin() -> None:
+    for file in SHARED:
+        lines = LUA.joinpath("shared", f"{file}.lua").read_text().splitlines()
+        code = [kept for line in lines if (kept := line.partition("--")[0]).strip()]
+        assert [line for _, part in definitions(file) for line in part.splitlines()] == code
+    assert {"spend", "close", "exempt", "kind_of", "run"} <= {
+        n for f in SHARED for names, _ in definitions(f) for n in names
+    }
+
+
+def test_every_shared_move_is_used_by_a_script() -> None:
+    texts = [script(name).text for name in SCRIPTS]
+    assert all(any(part in text for text in texts) for file in SHARED for _, part in definitions(file))
+
+
+def test_a_script_that_moves_no_group_makes_no_moves() -> None:
+    made = set(re.findall(r"^local (?:function )?(\w+)", script("advance").text, re.MULTILINE))
+    assert made == {"K", "NUMBERS", "run", "set_run", "hint", "fence", "move_to", "status"}
 
 
 def test_the_books_are_read_whole() -> None:
