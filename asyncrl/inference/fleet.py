@@ -21,7 +21,7 @@ from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import MalformedAnswer, ServerUnavailable
 from asyncrl.inference.member import Member
 from asyncrl.inference.protocol import Answer, Sampling
-from asyncrl.report.speeds import Served, count
+from asyncrl.report.speeds import Served, Speeds, count
 from buffer import Span
 from buffer.versions import label, parse_label
 from weightsync.acks import Ack, serving
@@ -91,8 +91,8 @@ class Fleet:
         self._digests: dict[int, int] = {}
         self._lagging: frozenset[str] = frozenset()
         self._waiters = _Waiters()
-        self.served: dict[int, Served] = {}
-        """Answered requests, by how many their server had at once; see `asyncrl.report.speeds`."""
+        self.speeds = Speeds()
+        """How fast the servers answer, and how long requests wait for one."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the acks until `stop` is set."""
@@ -173,11 +173,10 @@ class Fleet:
             session.server = None
             raise
         finally:
-            after_s = server.in_flight_s(-1)
+            after_s, seconds = server.in_flight_s(-1), max(time.monotonic() - start_s, 1e-9)
             session.in_flight = None
         server.answered()
-        seconds = max(time.monotonic() - start_s, 1e-9)
-        count(self.served, Served(1, len(answer.token_ids), seconds, (after_s - before_s) / seconds))
+        count(self.speeds.served, Served(1, len(answer.token_ids), seconds, (after_s - before_s) / seconds))
         return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
 
     async def cut(self, session: Session) -> None:
@@ -244,6 +243,7 @@ class Fleet:
                     async with asyncio.timeout(min(RECHECK_S, self._limits.server_wait_s)):
                         await self._waiters.changed.wait()
                 chosen = self._choose(session, may_start_on)
+        self.speeds.waited.add(time.monotonic() - started)
         return chosen
 
     @contextmanager
@@ -265,8 +265,7 @@ class Fleet:
         if not answer.token_ids:
             return ()
         if answer.one_version:
-            # The server names only the newest version; versions only grow, so the one it had confirmed before the
-            # request is the oldest that a token can have.
+            # It names only the newest version; what it had confirmed before is the oldest that a token can have.
             return (Span(ack.version, ack.digest, len(answer.token_ids)),)
         spans = []
         for run in answer.runs:

@@ -80,11 +80,13 @@ class Speeds:
     Attributes:
         environment: seconds of each call of an environment's `step`: tools and rewards; of training prompts.
         served: class of requests at once -> the requests, as one worker saw them.
+        waited: seconds of each request that had to wait for a server at its version.
         servers: counts of hosts: activations, and the seconds `stage_s` and `pause_s` of them.
     """
 
     environment: Durations = field(default_factory=Durations)
     served: dict[int, Served] = field(default_factory=dict)
+    waited: Durations = field(default_factory=Durations)
     servers: dict[str, float] = field(default_factory=dict)
 
     def host(self, facts: Mapping[str, float | str]) -> None:
@@ -96,6 +98,7 @@ class Speeds:
     def merge(self, other: "Speeds") -> None:
         """Count what another process counted."""
         self.environment.merge(other.environment)
+        self.waited.merge(other.waited)
         for largest, served in other.served.items():
             self.served.setdefault(largest, Served()).merge(served)
         for name, value in other.servers.items():
@@ -109,6 +112,7 @@ class Speeds:
                 str(largest): [one.requests, one.tokens, one.seconds, one.at_once]
                 for largest, one in sorted(self.served.items())
             },
+            "waited": self.waited.to_json(),
             "servers": self.servers,
         }
 
@@ -120,4 +124,4 @@ class Speeds:
             for largest, (requests, tokens, seconds, at_once) in data["served"].items()
         }
         servers = {str(name): float(value) for name, value in data["servers"].items()}
-        return cls(Durations.from_json(data["environment"]), served, servers)
+        return cls(Durations.from_json(data["environment"]), served, Durations.from_json(data["waited"]), servers)

@@ -14,12 +14,11 @@ import json
 import logging
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncrl import waits
 from asyncrl.inference.fleet import Fleet
 from asyncrl.report.rollout_facts import ENDED, SPEEDS, WAIT
-from asyncrl.report.speeds import Speeds
 from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
@@ -200,7 +199,7 @@ class Worker:
             **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
             **{f"{WAIT}{name}": spent_s for name, spent_s in waits.seconds().items()},
             ENDED: self._groups.lengths.as_fact(),
-            SPEEDS: json.dumps(Speeds(self._player.environment_s, self._fleet.served).to_json()),
+            SPEEDS: json.dumps(replace(self._fleet.speeds, environment=self._player.environment_s).to_json()),
         }
 
 

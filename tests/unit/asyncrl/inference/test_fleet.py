@@ -107,16 +107,16 @@ async def test_requests_are_counted_by_how_many_their_server_had_at_once(setting
     setting.board.write(server, V1)
     fleet = await setting.fleet()
     alone = await ask(fleet)
-    assert {largest: (one.requests, one.tokens) for largest, one in fleet.served.items()} == {
+    assert {largest: (one.requests, one.tokens) for largest, one in fleet.speeds.served.items()} == {
         1: (1, len(alone.token_ids))
     }
-    assert fleet.served[1].seconds > 0
-    assert fleet.served[1].at_once == pytest.approx(1.0)
+    assert fleet.speeds.served[1].seconds > 0
+    assert 0.5 < fleet.speeds.served[1].at_once <= 1.0
     together = await asyncio.gather(*(ask(fleet) for _ in range(8)))
-    requests = sum(one.requests for one in fleet.served.values())
-    tokens = sum(one.tokens for one in fleet.served.values())
+    requests = sum(one.requests for one in fleet.speeds.served.values())
+    tokens = sum(one.tokens for one in fleet.speeds.served.values())
     assert (requests, tokens) == (9, len(alone.token_ids) + sum(len(answer.token_ids) for answer in together))
-    assert max(fleet.served) > 1, "eight at once are not alone"
+    assert max(fleet.speeds.served) > 1, "eight at once are not alone"
     await fleet.close()
 
 
@@ -149,6 +149,8 @@ async def test_a_waiting_episode_starts_as_soon_as_a_server_is_ready_and_its_sec
     assert [wait.name for wait in waits.active()].count(WAIT) == 1
     setting.board.write(server, V2, "server-0")
     assert [answer.spans[0].version for answer in await asyncio.gather(*asking)] == [V2] * 3
+    assert sum(fleet.speeds.waited.calls.values()) == 3
+    assert sum(fleet.speeds.waited.seconds.values()) > 0
     assert WAIT not in [wait.name for wait in waits.active()]
     stop.set()
     setting.board.changed.set()

@@ -27,6 +27,7 @@ def speeds(seconds: list[float], requests: list[Served]) -> Speeds:
     found = Speeds()
     for one in seconds:
         found.environment.add(one)
+        found.waited.add(2 * one)
     for request in requests:
         count(found.served, request)
     return found
@@ -44,6 +45,7 @@ def test_two_processes_count_what_one_would_have(seconds: list[float], requests:
     whole, merged = speeds(seconds, requests), speeds(seconds[:cut], requests[:cut])
     merged.merge(speeds(seconds[cut:], requests[cut:]))
     assert merged.environment.calls == whole.environment.calls
+    assert merged.waited.calls == whole.waited.calls
     assert sum(merged.environment.seconds.values()) == pytest.approx(sum(seconds))
     assert merged.served.keys() == whole.served.keys()
     for largest, served in whole.served.items():
