@@ -21,6 +21,7 @@ import blake3
 import numpy as np
 import zstandard
 
+from weightsync import huffman
 from weightsync.diff_numpy import SKIP
 from weightsync.digest import MASK, digest_of_bucket, total
 from weightsync.errors import CorruptDelta
@@ -36,6 +37,7 @@ FORMAT = 1
 SPARSE, DENSE = 0, 1
 
 _MIN_ZSTD_BYTES = 64
+_ONE_BYTE_RULES = 5  # a plane that literals shrink so far is nearly one byte: there zstd's repeats may be worth more
 _MAX_WINDOW = 1 << 20
 _PLANE_NAMES = ("gap plane", "value plane", "escape plane")
 
@@ -92,7 +94,7 @@ class Encoder:
         escaped = planes.escaped.astype(WORD_DTYPE[new.dtype.itemsize], copy=False)
         body, flags = [planes.gaps.tobytes(), planes.values.tobytes(), escaped.tobytes()], 0
         for i, plane in enumerate(body):
-            if len(plane) >= _MIN_ZSTD_BYTES and len(packed := self._zstd.compress(plane)) < len(plane):
+            if len(plane) >= _MIN_ZSTD_BYTES and len(packed := self._packed(plane)) < len(plane):
                 body[i], flags = packed, flags | 1 << i
         after = (digest_before + planes.digest_delta) & MASK
         if sum(map(len, body)) >= new.nbytes:
@@ -117,6 +119,14 @@ class Encoder:
     def dense(self, words: Words, header: FrameHeader, digest_delta: int, digest_after: int) -> Encoded:
         """A dense frame on a base; which of the words differ from it is not known, so all count as changed."""
         return self._dense(words, header, words.size, digest_delta, digest_after)
+
+    def _packed(self, plane: bytes) -> bytes:
+        """A zstd frame of the plane: by zstd itself, or of literals only where those are fewer bytes."""
+        array = np.frombuffer(plane, np.uint8)
+        literals = huffman.compress(array) if huffman.has_runs(array) else None
+        if literals is not None and len(literals) * _ONE_BYTE_RULES > len(plane):
+            return literals
+        return min(self._zstd.compress(plane), literals or plane, key=len)
 
     def _dense(self, words: Words, header: FrameHeader, changed: int, delta: int, after: int) -> Encoded:
         raw = words.astype(WORD_DTYPE[words.dtype.itemsize], copy=False).tobytes()

@@ -22,6 +22,12 @@ _CHUNK = 1 << 16
 _M64 = (1 << 64) - 1
 
 
+_PAIRS = np.arange(256)[:, None] >> np.array([0, 4]) & 15
+_DIFFERENCES = ((_PAIRS + 1) >> 1) ^ -((_PAIRS + 1) & 1)
+_ESCAPES = _PAIRS == ESCAPE
+"""[256, 2] of a byte of the value plane: its codes, the differences that they say, and which are escapes."""
+
+
 class Planes(NamedTuple):
     """A sparse difference of `num_changed` words, ready for a frame.
 
@@ -97,13 +103,19 @@ def encode_planes(old: Words, new: Words, table: AddressTable) -> Planes:
 
 def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
     """(positions, differences) of checked planes, [num_changed] each; positions rise."""
-    gaps = planes.gaps
-    steps = np.where(gaps == SKIP, SKIP, gaps.astype(np.int64) + 1)
-    positions = np.cumsum(steps)[gaps != SKIP] - 1
-    codes = unpack_nibbles(planes.values, planes.num_changed)
-    z = codes.astype(np.int64) + 1
-    difference = ((z >> 1) ^ -(z & 1)).astype(dtype)
-    difference[codes == ESCAPE] = planes.escaped
+    changes = planes.gaps != SKIP
+    positions = np.add(planes.gaps, changes, dtype=np.int64)
+    np.cumsum(positions, out=positions)
+    if planes.num_changed < positions.size:
+        positions = positions[changes]
+    positions -= 1
+    # Two codes at a time, by tables of all their pairs.
+    pair = np.dtype(f"u{2 * dtype.itemsize}")
+    count = planes.num_changed
+    difference: Words = _DIFFERENCES.astype(dtype).view(pair)[:, 0][planes.values].view(dtype)[:count]
+    if planes.escaped.size:
+        escapes = _ESCAPES.view(np.uint16)[:, 0][planes.values].view(np.bool_)[:count]
+        difference[np.flatnonzero(escapes)] = planes.escaped
     return positions, difference
 
 
@@ -124,11 +136,6 @@ def pack_nibbles(codes: Bytes) -> Bytes:
     padded = np.append(codes, np.uint8(0)) if codes.size % 2 else codes
     packed: Bytes = padded[0::2] | (padded[1::2] << np.uint8(4))
     return packed
-
-
-def unpack_nibbles(values: Bytes, count: int) -> Bytes:
-    """The first `count` codes of packed values."""
-    return np.stack((values & 15, values >> 4), axis=1).reshape(-1)[:count]
 
 
 def _zigzag(difference: Words) -> Index:

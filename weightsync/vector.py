@@ -92,3 +92,16 @@ def prefetch(typing_context: Any, array: Any, at: Any, end: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64), codegen
+
+
+@_llvm
+def store64(typing_context: Any, array: Any, at: Any, value: Any) -> Any:
+    """Write a u64 to eight bytes of array[at:], wherever they lie; the machine's byte order is little."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, value=arguments[0]).data
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(64).as_pointer())
+        builder.store(arguments[2], place).align = 1
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.uint64), codegen
