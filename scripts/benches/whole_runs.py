@@ -1,4 +1,4 @@
-"""Run whole training runs of configs/tiny_cpu.yaml as the commands that a user types, for benchmarks to compare."""
+"""Run whole training runs as the commands that a user types, for benchmarks to compare."""
 
 import json
 import os
@@ -43,14 +43,16 @@ class Run:
         return next((at_s for at_s, found in self.scores() if found >= score), None)
 
 
-def run(mode: str, directory: Path, overrides: Sequence[str], env: dict[str, str] | None = None) -> Run:
+def run(
+    mode: str, directory: Path, overrides: Sequence[str], env: dict[str, str] | None = None, *, config: str = CONFIG
+) -> Run:
     """Train once; in separate_async the rollout cluster is a command of its own.
 
     Raises:
         RuntimeError: a command failed; the message has the end of what it printed.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    keys = [CONFIG, f"run.dir={directory}", f"run.name={directory.name}", "metrics.sinks=[]", *overrides]
+    keys = [config, f"run.dir={directory}", f"run.name={directory.name}", "metrics.sinks=[]", *overrides]
     rollout = None
     if mode == "separate_async":
         rollout = _start(["serve-rollout", *keys], directory / "serve-rollout.out", env)
