@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from asyncrl.data.group_columns import GroupRecord, Text, to_table, trajectories_of
 from asyncrl.data.group_schema import ABOUT, COLUMNS, PLACE, READ_BACK, SCHEMA_NUMBER, cast, checked
 from asyncrl.data.parquet import check_magic
+from asyncrl.data.policies import GREEDY_BASELINE
 from asyncrl.data.source import FileRefused
 from asyncrl.errors import DataError
 from buffer import Group, Trajectory
@@ -116,6 +117,7 @@ class GroupFile:
     Attributes:
         about: what the file says of the run that it is of; empty if another program wrote it.
         sizes: trajectories of each group, in order.
+        answers: those of them that were sampled; a greedy answer is the baseline of the others.
     Raises:
         DataError: no such file, not parquet, cut off, other columns, another schema number, or a group in pieces.
     """
@@ -129,7 +131,7 @@ class GroupFile:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             checked(self._file.schema_arrow)
             self.about = _about(self._file.schema_arrow.metadata or {})
-            self.sizes = self._whole_groups()
+            self.sizes, self.answers = self._whole_groups()
         except FileRefused as error:
             raise DataError(f"{path} {error.text}") from None
         except DataError as error:
@@ -159,23 +161,26 @@ class GroupFile:
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{self.path} is damaged behind row {row}: {error}") from None
 
-    def _whole_groups(self) -> list[int]:
-        """How many trajectories each group has; refuses a file that lacks some of one, or has them apart."""
+    def _whole_groups(self) -> tuple[list[int], list[int]]:
+        """How many trajectories and answers each group has; refuses a file that lacks some, or has them apart."""
         sizes: list[int] = []
+        answers: list[int] = []
         row, due, group = 0, 0, (0, 0)
-        for batch in self._file.iter_batches(columns=list(PLACE)):
+        for batch in self._file.iter_batches(columns=[*PLACE, "policy"]):
             for fact in batch.to_pylist():
                 ordinal, attempt, index, count = (fact[name] for name in PLACE)
                 if index == 0 and due == 0 and isinstance(count, int) and count > 0:
                     group, due = (ordinal, attempt), count
                     sizes.append(count)
+                    answers.append(0)
                 elif due == 0 or (ordinal, attempt) != group or index != sizes[-1] - due or count != sizes[-1]:
                     raise DataError(_in_pieces(row, fact, group, due))
+                answers[-1] += fact["policy"] != GREEDY_BASELINE
                 due -= 1
                 row += 1
         if due:
             raise DataError(_in_pieces(row, None, group, due))
-        return sizes
+        return sizes, answers
 
 
 def _stored(fact: Mapping[str, Any], trajectories: Sequence[Trajectory]) -> StoredGroup:

@@ -256,7 +256,7 @@ def check_fits(buffer: ReplayBuffer, file: GroupFile) -> None:
             f"{file.path} has tokens of tokenizer {tokenizer}, run {buffer.run!r} has tokenizer {record.tokenizer}: "
             "the same ids would be other words. Import it into a run of the same model."
         )
-    for index, size in enumerate(file.sizes):
+    for index, size in enumerate(file.answers):
         if record.group_size and size != record.group_size:
             raise DataError(
                 f"{file.path}: group {index} (from 0) has {size} trajectories, run {buffer.run!r} has groups of "

@@ -1,6 +1,7 @@
 """Files of groups: what goes in comes back bit for bit, and what is not such a file is refused by what it has."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from asyncrl.data import group_files
 from asyncrl.data.group_columns import GroupRecord
 from asyncrl.data.group_files import GroupFile, GroupFileWriter
+from asyncrl.data.policies import GREEDY_BASELINE
 from asyncrl.errors import DataError
 from buffer import Group
 from tests.support.groups import group
@@ -48,6 +50,14 @@ def test_everything_that_a_group_can_hold_comes_back_bit_for_bit(tmp_path: Path)
     file = GroupFile(path)
     assert file.sizes == [3, 8, 2]
     assert file.about == {"schema": 1, **ABOUT}
+
+
+def test_a_greedy_answer_comes_back_as_one_and_does_not_make_a_group_larger(tmp_path: Path) -> None:
+    (one, two), greedy = group(0, 1, (1 << 32,)).trajectories, group(1, 1, (1 << 32,)).trajectories[0]
+    with_greedy = Group(0, 1, "toy", (one, two, replace(greedy, policy=GREEDY_BASELINE)))
+    path = write(tmp_path / "groups.parquet", [with_greedy, group(2, 1, (1 << 32,))])
+    assert read(path)[0] == with_greedy
+    assert (GroupFile(path).sizes, GroupFile(path).answers) == ([3, 2], [2, 2])
 
 
 def test_a_person_finds_rewards_versions_and_texts_in_plain_columns(tmp_path: Path) -> None:
