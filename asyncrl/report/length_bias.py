@@ -36,6 +36,8 @@ TRAINED_ON = ("trained", "masked")
 """Fates in the token ledger of answers that were trained on, those kept out of the loss included."""
 CUT = ("failed/", "stale/partials")
 """Fates whose answers may have been unfinished."""
+GREEDY = "training/masked_tokens/baseline/"
+"""Tokens of greedy answers, by source: there are some if groups came with them."""
 NEVER_TO_BE_TRAINED = ("evaluated", "rolled_back")
 """Fates that are no end of a training answer: held-out ones, and those that the surviving branch trains again."""
 
@@ -153,8 +155,11 @@ def measure(
     Args:
         lines: metrics of the surviving branch.
         ended: by source, answers of groups that ended with a worker and never came in.
-        fates: the token ledger's totals, as its to_json gives them; they replace those of the lines.
+        fates: the token ledger's totals, as its to_json gives them; they replace those of the lines, unless groups
+            came with greedy answers: the ledger counts those in, and they are in no batch.
     """
+    if any(name.startswith(GREEDY) for line in lines for name in line.values):
+        fates = None
     trained, left = _totals(lines)
     classes: dict[str, AnswerLengths] = defaultdict(AnswerLengths)
     _take_classes(lines, trained, left, classes)

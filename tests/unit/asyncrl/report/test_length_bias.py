@@ -54,6 +54,14 @@ def test_long_answers_that_were_dropped_are_counted_and_named() -> None:
     assert "4 of 8 answers left" in bias.verdict()
 
 
+def test_greedy_answers_are_in_the_ledger_and_not_among_the_answers_that_are_compared() -> None:
+    values = step(1, 4, 10.0, stale=2, stale_length=10.0).values
+    line = Line(1, 1, 1.0, {**values, "training/masked_tokens/baseline/toy": 90.0})
+    bias = measure([line], None, ledger_json(trained=(5, 130), stale__expired=(3, 110)))[ALL]
+    assert (bias.trained.answers, bias.trained.per_answer()) == (4, 10.0)
+    assert (bias.left["stale"].answers, bias.left["stale"].per_answer()) == (2, 10.0)
+
+
 def test_dropping_that_took_short_and_long_alike_is_no_bias() -> None:
     assert "as long as started ones" in measure([step(1, 4, 50.0, stale=2, stale_length=51.0)])[ALL].verdict()
 
