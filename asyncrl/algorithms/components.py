@@ -34,7 +34,7 @@ def decoupled_components(
         weights: K of them. None: 1 each.
         divide_by_std: divide each component by its deviation in the group (Bessel) plus `eps`.
     Raises:
-        ValueError: there are not as many weights as components.
+        ValueError: there are not as many weights as components, or no scored row on any rank has a component.
     Source: arXiv:2601.05242.
     """
     if weights is None:
@@ -46,9 +46,17 @@ def decoupled_components(
         )
     scored_B = row_scores(rewards).isfinite()
     components_KB = torch.where(scored_B, components_KB.double(), torch.nan)
+    known_B = components_KB.isfinite().any(dim=0)
+    scored, known = total(torch.stack([scored_B.sum(), known_B.sum()]).double())
+    if scored > 0 and known == 0:
+        raise ValueError(
+            f"{scored:.0f} rows have a reward, but none has parts of it, which are what is compared here: nothing "
+            "would be trained. Let the environment's rewards have parts, or set algorithm.adv_estimator to one that "
+            "needs none (grpo)."
+        )
     summed_B = torch.zeros_like(scored_B, dtype=torch.float64)
     for weight, scores_B in zip(weights, components_KB, strict=True):
         groups = Groups(group_ids_B, scores_B)
         summed_B = summed_B + weight * relative_scores(groups, scores_B, divide_by_std, eps, singleton)
-    valid_BT = mask_BT & components_KB.isfinite().any(dim=0)[:, None]
+    valid_BT = mask_BT & known_B[:, None]
     return whiten(spread(summed_B, valid_BT), valid_BT, total=total)

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncrl.algorithms import ALGORITHMS, Algorithm
-from asyncrl.algorithms.aggregation import AGGREGATIONS, Denominators, count
+from asyncrl.algorithms.aggregation import AGGREGATIONS
 from asyncrl.algorithms.base import Selection
 from asyncrl.algorithms.covariance import clip_cov_selected, kl_cov_selected
-from asyncrl.algorithms.measures import add, finish, outermost
 from asyncrl.algorithms.rejection import minimum_variance_selected
 from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
-from tests.support.algorithm_batch import ROWS, Batch, run
-from tests.support.algorithm_promises import PROMISES, complete
+from tests.support.algorithm_batch import ROWS, Batch
+from tests.support.algorithm_promises import PROMISES, complete, split_changes_nothing
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -40,31 +39,14 @@ def splits(draw: st.DrawFn) -> list[list[Tensor]]:
     return [parts[rank * num_micro : (rank + 1) * num_micro] for rank in range(num_ranks)]
 
 
-def _assert_split_changes_nothing(algorithm: Algorithm, number: int, split: list[list[Tensor]]) -> None:
-    """Neither means of means nor a second division by the number of parts (B077, B078)."""
-    batch = Batch(number)
-    whole, whole_grad = run(algorithm, batch)
-    denominators = Denominators(*count(batch.mask), dp_size=len(split))
-    parts = [[run(algorithm, batch, rows=rows, denominators=denominators) for rows in rank] for rank in split]
-    # A rank sums the gradients of its micro-batches, and the ranks average theirs.
-    grads = [torch.stack([grad for _, grad in rank]).sum(dim=0) for rank in parts]
-    torch.testing.assert_close(torch.stack(grads).mean(dim=0), whole_grad, rtol=1e-4, atol=1e-6)
-    losses = [torch.stack([objective.loss for objective, _ in rank]).sum() for rank in parts]
-    torch.testing.assert_close(torch.stack(losses).mean(), whole.loss, rtol=1e-4, atol=1e-5)
-    objectives = [objective for rank in parts for objective, _ in rank]
-    got = finish(add(o.metrics for o in objectives), outermost(o.extremes for o in objectives))
-    assert got == pytest.approx(finish(whole.metrics, whole.extremes), rel=1e-4, abs=1e-5)
-    assert got["loss/total"] == pytest.approx(float(whole.loss.detach()), rel=1e-4, abs=1e-5)
-
-
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 @seed(0)
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=10, deadline=None, database=None)
 @given(number=st.integers(0, 10_000), split=splits())
 def test_any_split_over_ranks_and_micro_batches_gives_the_same_step(
     name: str, number: int, split: list[list[Tensor]]
 ) -> None:
-    _assert_split_changes_nothing(complete(ALGORITHMS[name]), number, split)
+    split_changes_nothing(complete(ALGORITHMS[name]), number, split)
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)
@@ -76,7 +58,7 @@ def test_any_split_is_the_same_in_every_aggregation_and_correction(
     mode: str, correction: str, number: int, split: list[list[Tensor]]
 ) -> None:
     row = replace(complete(ALGORITHMS["grpo"]), aggregation=mode, correction=CORRECTIONS[correction])
-    _assert_split_changes_nothing(row, number, split)
+    split_changes_nothing(row, number, split)
 
 
 MANY_SELECTED = {
@@ -99,7 +81,7 @@ def test_any_split_is_the_same_where_a_rule_over_the_whole_mini_batch_selects_ma
     selected = Batch(number).selected(row, Batch(number).advantages(row))
     assert selected is not None
     assert selected.sum() > 1
-    _assert_split_changes_nothing(row, number, split)
+    split_changes_nothing(row, number, split)
 
 
 def test_every_row_is_named_as_in_the_table_and_names_its_source() -> None:

@@ -4,11 +4,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms import Algorithm
-from asyncrl.algorithms.measures import finish
+from asyncrl.algorithms.aggregation import Denominators, count
+from asyncrl.algorithms.measures import add, finish, outermost
 from tests.support.algorithm_batch import GRIDS, GROUP, ROWS, WIDTH, Batch, run
 
 BASELINE_FROM_ELSEWHERE = {"reinforce_pp", "ppo_gae", "remax", "otb", "opd"}
@@ -142,6 +144,26 @@ def ranks_with_whole_groups_get_the_advantages_of_the_whole_batch(algorithm: Alg
 
     got = _on_ranks([on_rank(half) for half in halves])
     torch.testing.assert_close(torch.cat(got), batch.advantages(algorithm))
+
+
+def split_changes_nothing(algorithm: Algorithm, number: int, split: list[list[Tensor]]) -> None:
+    """The step of the rows as they are dealt out to ranks, and there to micro-batches, is that of all rows at once.
+
+    Neither a mean of means nor a second division by the number of parts is (B077, B078).
+    """
+    batch = Batch(number)
+    whole, whole_grad = run(algorithm, batch)
+    denominators = Denominators(*count(batch.mask), dp_size=len(split))
+    parts = [[run(algorithm, batch, rows=rows, denominators=denominators) for rows in rank] for rank in split]
+    # A rank sums the gradients of its micro-batches, and the ranks average theirs.
+    grads = [torch.stack([grad for _, grad in rank]).sum(dim=0) for rank in parts]
+    torch.testing.assert_close(torch.stack(grads).mean(dim=0), whole_grad, rtol=1e-4, atol=1e-6)
+    losses = [torch.stack([objective.loss for objective, _ in rank]).sum() for rank in parts]
+    torch.testing.assert_close(torch.stack(losses).mean(), whole.loss, rtol=1e-4, atol=1e-5)
+    objectives = [objective for rank in parts for objective, _ in rank]
+    got = finish(add(o.metrics for o in objectives), outermost(o.extremes for o in objectives))
+    assert got == pytest.approx(finish(whole.metrics, whole.extremes), rel=1e-4, abs=1e-5)
+    assert got["loss/total"] == pytest.approx(float(whole.loss.detach()), rel=1e-4, abs=1e-5)
 
 
 def _on_ranks(calls: list[Callable[[Callable[[Tensor], Tensor]], Tensor]]) -> list[Tensor]:

@@ -26,8 +26,8 @@ from tests.support.staleness_cases import STALENESS
 from tests.unit.asyncrl.algorithms.column_adapters import COLUMNS
 from tests.unit.asyncrl.algorithms.distillation_adapters import DISTILLATION
 from tests.unit.asyncrl.algorithms.golden import Adapter, group_ids
-from tests.unit.asyncrl.algorithms.selection_adapters import SELECTIONS
 from tests.unit.asyncrl.algorithms.preference_adapters import PREFERENCE
+from tests.unit.asyncrl.algorithms.selection_adapters import SELECTIONS
 
 Inputs = Mapping[str, Any]
 Results = Mapping[str, Any]
@@ -45,7 +45,9 @@ def _numbers(sums: Metrics, extremes: Mapping[str, Tensor] | None = None) -> dic
     return {name.rpartition("/")[2]: value for name, value in finish(sums, extremes).items()}
 
 
-def _group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
+def group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
+    """`names`: our keyword and the case's parameter, with = between."""
+
     def run(inputs: Inputs, params: Mapping[str, Any]) -> Results:
         settings = {ours: params[theirs] for ours, theirs in (name.split("=") for name in names)}
         ids = group_ids(inputs["group_ids"])
@@ -346,14 +348,14 @@ ADAPTERS: Mapping[str, Adapter] = {
     **SELECTIONS,
     **STALENESS,
     **PREFERENCE,
-    "adv.grpo": _group_advantage(
+    "adv.grpo": group_advantage(
         advantages.group_relative, "divide_by_std=norm_by_std", "eps=eps", "singleton=singleton"
     ),
-    "adv.rloo": _group_advantage(advantages.leave_one_out, "singleton=singleton"),
-    "adv.opo": _group_advantage(advantages.length_weighted_baseline, "singleton=singleton"),
-    "adv.gpg": _group_advantage(advantages.scaled_by_informative, "f_norm=f_norm", "singleton=singleton"),
-    "adv.grpo_passk": _group_advantage(advantages.best_of_group, "divide_by_std=norm_by_std", "eps=eps"),
-    "adv.reinforce_pp_baseline": _group_advantage(advantages.group_baseline_whitened, "singleton=singleton"),
+    "adv.rloo": group_advantage(advantages.leave_one_out, "singleton=singleton"),
+    "adv.opo": group_advantage(advantages.length_weighted_baseline, "singleton=singleton"),
+    "adv.gpg": group_advantage(advantages.scaled_by_informative, "f_norm=f_norm", "singleton=singleton"),
+    "adv.grpo_passk": group_advantage(advantages.best_of_group, "divide_by_std=norm_by_std", "eps=eps"),
+    "adv.reinforce_pp_baseline": group_advantage(advantages.group_baseline_whitened, "singleton=singleton"),
     "adv.grpo_sessions": _sessions,
     "adv.reinforce_pp": _reinforce_pp,
     "stats.whiten": _whiten,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any  # a case's inputs and results are whatever its JSON holds
 
 import torch
@@ -41,10 +42,10 @@ def in_float64(case: Case) -> Case:
     return replace(case, inputs=inputs)
 
 
-def load_cases() -> list[Case]:
-    """Every case of every file of CASES_DIR."""
+def load_cases(directory: Path = CASES_DIR) -> list[Case]:
+    """Every case of every file."""
     cases = []
-    for path in sorted(CASES_DIR.glob("*.json")):
+    for path in sorted(directory.glob("*.json")):
         for raw in json.loads(path.read_text())["cases"]:
             cases.append(
                 Case(

@@ -68,3 +68,12 @@ def test_a_row_whose_whole_reward_failed_is_left_out_though_its_components_are_t
 def test_a_weight_too_few_is_refused() -> None:
     with pytest.raises(ValueError, match="1 weights for 2 reward components"):
         advantages([[1.0, 0.0], [0.0, 1.0]], [0, 0], weights=[1.0])
+
+
+def test_rewards_without_parts_are_refused_as_they_would_train_nothing() -> None:
+    for parts in (torch.zeros(0, 2), torch.full((1, 2), NAN)):
+        with pytest.raises(ValueError, match="2 rows have a reward, but none has parts"):
+            decoupled_components(torch.ones(2), torch.ones(2, 1) > 0, torch.zeros(2), components_KB=parts)
+    nobody = torch.full((2,), NAN)
+    got = decoupled_components(nobody, torch.ones(2, 1) > 0, torch.zeros(2), components_KB=torch.zeros(0, 2))
+    assert (got == 0).all()
