@@ -109,7 +109,7 @@ def pair_gradient(
         zeros_P = torch.zeros_like(chosen_P)
         settings = {"beta": beta, "label_smoothing": label_smoothing}
         losses_P = pair_loss(chosen_P, rejected_P, zeros_P, zeros_P, kind=kind, **settings).losses_P
-        return (losses_P * pairs.weights_P).sum() / count.clamp(min=1)
+        return _mean(losses_P * pairs.weights_P, count)
 
     return _on_tokens(-_gradient(loss, ratios_B), mask_BT, logprobs_BT, reference_BT)
 
@@ -164,7 +164,7 @@ def win_probability_gradient(
     (count,) = total(torch.tensor([float(len(rows))], dtype=torch.float64, device=scores_B.device))
 
     def loss(ratios_B: Tensor) -> Tensor:
-        return win_probability_loss(ratios_B[rows], wins, eta=eta).sum() / count.clamp(min=1)
+        return _mean(win_probability_loss(ratios_B[rows], wins, eta=eta), count)
 
     return _on_tokens(-_gradient(loss, ratios_B), mask_BT, logprobs_BT, sampler_BT)
 
@@ -204,6 +204,11 @@ def _comparable(rewards: Tensor, mask_BT: Tensor, logprobs_BT: Tensor, reference
     usable_B = ratios_B.isfinite() & (row_lengths(mask_BT) > 0)
     scores_B = torch.where(usable_B, row_scores(rewards), torch.nan)
     return torch.where(usable_B, ratios_B, 0.0), scores_B
+
+
+def _mean(values: Tensor, count: Tensor) -> Tensor:
+    mean: Tensor = values.sum() / count.clamp(min=1)
+    return mean
 
 
 def _gradient(loss: Callable[[Tensor], Tensor], ratios_B: Tensor) -> Tensor:

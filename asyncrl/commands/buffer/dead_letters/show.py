@@ -82,6 +82,7 @@ def trajectories(group: "Group", texts: "Texts") -> Iterator[dict[str, Any]]:
         ]
         yield {
             "trajectory": index,
+            "policy": one.policy,
             "reward": one.reward,
             "reward_error": one.reward_error,
             "reward_parts": dict(one.reward_parts),
@@ -105,9 +106,15 @@ def render(shown: dict[str, Any]) -> str:
 
 def trajectory_rows(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """A trajectory for people."""
+    from asyncrl.data.policies import GREEDY_BASELINE
+
     verdict = f"reward {one['reward']}" if one["reward"] is not None else f"no reward: {one['reward_error']}"
     parts = "".join(f", {name} {value}" for name, value in one["reward_parts"].items())
-    yield f"trajectory {one['trajectory']}", f"{verdict}{parts}; {one['finish_reason']} after {one['num_turns']} turns"
+    greedy = " (greedy)" if one["policy"] == GREEDY_BASELINE else ""
+    yield (
+        f"trajectory {one['trajectory']}{greedy}",
+        f"{verdict}{parts}; {one['finish_reason']} after {one['num_turns']} turns",
+    )
     for row in one["rows"]:
         versions = ", ".join(f"{count} of {version}" for version, count in row["versions"].items())
         yield "tokens", f"{row['num_tokens']}: {row['num_prompt_tokens']} of the prompt, sampled {versions or 'none'}"
