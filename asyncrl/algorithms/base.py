@@ -117,7 +117,7 @@ class Selection:
 
     rule: SelectionRule
     rejects: bool
-    """True: they have weight 0, and the denominators stay. False: the loss takes them as `selected_BT`."""
+    """True: they have weight 0, and the denominators stay. False: the loss has `selected_BT` among its columns."""
 
 
 class ProximalRule(Protocol):
@@ -138,7 +138,7 @@ class PolicyLoss(Protocol):
         advantages_BT: Tensor,
         mask_BT: Tensor,
         weights_BT: Tensor | None = None,
-        **selected: Tensor,
+        **columns: Tensor,
     ) -> TokenLoss:
         """Loss of every token.
 
@@ -148,7 +148,8 @@ class PolicyLoss(Protocol):
             advantages_BT: float.
             mask_BT: bool, True on policy tokens.
             weights_BT: rollout weights >= 0 that multiply the loss; 0 where a token was rejected.
-            selected: `selected_BT`, [B, T] bool, if the algorithm has a selection that does not reject.
+            columns: what else it looks at, by the names in `Algorithm.loss_columns`: `selected_BT`, [B, T] bool, what
+                the algorithm's selection picked; `lags_BT`, [B, T] int64, age of the tokens in versions.
         """
         ...
 
@@ -199,6 +200,8 @@ class Algorithm:
     """Keyword arguments of `advantage` besides `total`: entries of asyncrl/trainer/columns.py."""
     measure: AdvantageMeasure | None = None
     """Metrics of the advantages; `resolve` takes it from the row that the estimator is of."""
+    clip_follows_lag: bool = False
+    """Whether the loss's clip range depends on the age of the tokens."""
     one_update_a_step: bool = False
     """The advantages are the gradient of a loss at the weights they were computed with: a second optimizer step of the
     same batch would use those of other weights, and is refused."""
@@ -216,21 +219,28 @@ class Algorithm:
     filter_overlong: bool = False
     """Leave responses that were cut at the length limit out of the loss; their rewards stay in the baseline."""
 
+    @property
+    def loss_columns(self) -> tuple[str, ...]:
+        """Keyword arguments that `loss` is called with besides its settings."""
+        selected = self.selection is not None and not self.selection.rejects
+        return (*(("selected_BT",) if selected else ()), *(("lags_BT",) if self.clip_follows_lag else ()))
 
-def require_finite(num_nonfinite: float, num_tokens: float, *, limit: float) -> None:
+
+def require_finite(num_nonfinite: float, num_tokens: float, *, limit: float, where: str = "") -> None:
     """Stop a step in which too many tokens had no finite loss. Call it on the sums over ranks, before the optimizer.
 
     Args:
         num_nonfinite: numerator of the metric `nonfinite_tokens`, summed over micro-batches and ranks.
         num_tokens: its count.
         limit: largest share, `algorithm.max_nonfinite_frac`.
+        where: whose tokens they are, for the message.
     Raises:
         NonFiniteError: the share is above the limit.
     """
     if num_nonfinite > limit * num_tokens:
         raise NonFiniteError(
             f"{num_nonfinite:.0f} of {num_tokens:.0f} tokens of this step have a NaN or infinite loss or log ratio: "
-            f"{num_nonfinite / num_tokens:.2%} > algorithm.max_nonfinite_frac = {limit:.2%}. They were masked, but a "
-            "step on the rest would hide broken weights or logprobs, so the optimizer was not run. Look at actor/"
-            "grad_norm of the steps before (lower actor.lr), at model.dtype, and at the servers' logprobs."
+            f"{num_nonfinite / num_tokens:.2%} > algorithm.max_nonfinite_frac = {limit:.2%}{where}. They were "
+            "masked, but a step on the rest would hide broken weights or logprobs, so the optimizer was not run. Look "
+            "at actor/grad_norm of the steps before (lower actor.lr), at model.dtype, and at the servers' logprobs."
         )

@@ -83,11 +83,14 @@ def ppo_clip(
     low: float,
     high: float,
     dual_clip: float | None,
+    lag_scale: float = 1.0,
+    lags_BT: Tensor | None = None,
 ) -> TokenLoss:
     """PPO's clipped surrogate: max(-A r, -A clamp(r, 1 - low, 1 + high)), r the ratio to the proximal policy.
 
     Arguments and result as in `base.PolicyLoss`. `high` above `low` is clip-higher. Where A < 0 the loss is at most
-    -A x `dual_clip` (> 1; None: no bound).
+    -A x `dual_clip` (> 1; None: no bound). With `lags_BT` a token's `low` and `high` are multiplied by `lag_scale` for
+    each version of its age: the older a token, the less it may move the policy (0 < lag_scale <= 1; ours).
 
     Metrics: clip_frac, tokens whose clipped form won; clip_frac_lower, tokens that the dual clip bounded.
     Source: arXiv:1707.06347; dual clip arXiv:1912.09729; clip-higher arXiv:2503.14476.
@@ -95,7 +98,11 @@ def ppo_clip(
     tokens = prepare(logprobs_BT, proximal_BT, advantages_BT, mask_BT, weights_BT)
     ratio_BT = clamped(tokens.log_ratio_BT).exp()
     plain_BT = -tokens.advantages_BT * ratio_BT
-    clipped_BT = -tokens.advantages_BT * ratio_BT.clamp(1 - low, 1 + high)
+    lower, upper = torch.tensor(1 - low), torch.tensor(1 + high)
+    if lags_BT is not None:
+        scale_BT = lag_scale ** inside(lags_BT, mask_BT).float()
+        lower, upper = 1 - low * scale_BT, 1 + high * scale_BT
+    clipped_BT = -tokens.advantages_BT * torch.clamp(ratio_BT, lower.to(ratio_BT), upper.to(ratio_BT))
     loss_BT = torch.maximum(plain_BT, clipped_BT)
     metrics = {"clip_frac": tokens.mean(clipped_BT > plain_BT)}
     if dual_clip is None:

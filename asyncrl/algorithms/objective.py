@@ -25,6 +25,8 @@ class Objective:
     correction: Correction | None
     rejected_BT: Tensor | None
     """[B, T] bool, valid tokens that count for nothing in the policy loss: their weight is 0. None: there are none."""
+    nonfinite_BT: Tensor
+    """[B, T] bool, valid tokens that were left out because a number was NaN or infinite."""
 
 
 def policy_objective(
@@ -41,6 +43,7 @@ def policy_objective(
     teacher_BT: Tensor | None = None,
     selected_BT: Tensor | None = None,
     mean_weight: Tensor | None = None,
+    lags_BT: Tensor | None = None,
 ) -> Objective:
     """Everything between logprobs and `backward`, the same for any split of a mini-batch into micro-batches by rows.
 
@@ -58,67 +61,104 @@ def policy_objective(
         teacher_BT: [B, T] float, nats, NaN where no teacher scored the token. Part of the loss if distill_coef > 0.
         selected_BT: [B, T] bool, what the algorithm's selection picked of the whole mini-batch.
         mean_weight: scalar, mean of the importance weights over the whole mini-batch, which they are divided by.
+        lags_BT: [B, T] int64, versions between the one that sampled the token and the one that is trained.
     Raises:
-        ValueError: a coefficient, a selection or a normalisation is set, but not the tensor it belongs to.
+        ValueError: a part of the algorithm is set, but not the tensor it belongs to.
     """
     _require(algorithm.kl_coef, reference_BT, "kl_coef", "reference_BT")
     _require(algorithm.entropy_coef, entropy_BT, "entropy_coef", "entropy_BT")
     _require(algorithm.distill_coef, teacher_BT, "distill_coef", "teacher_BT")
     _require(float(algorithm.selection is not None), selected_BT, "selection", "selected_BT")
     _require(float(algorithm.normalize_weights), mean_weight, "normalize_weights", "mean_weight")
+    _require(float("lags_BT" in algorithm.loss_columns), lags_BT, "loss_columns", "lags_BT")
     detached_BT = logprobs_BT.detach()
     centre_BT = detached_BT if proximal_BT is None else proximal_BT
-    compared_BT = centre_BT
-    if algorithm.bypass:
-        centre_BT, compared_BT = sampler_BT, detached_BT
+    compared_BT = detached_BT if algorithm.bypass else centre_BT
+    centre_BT = sampler_BT if algorithm.bypass else centre_BT
+    weighed = _weighed(algorithm, compared_BT, sampler_BT, mask_BT, selected_BT, mean_weight)
+    known = {"selected_BT": selected_BT, "lags_BT": lags_BT}
+    asked = {name: tensor for name in algorithm.loss_columns if (tensor := known[name]) is not None}
+    policy = algorithm.loss(logprobs_BT, centre_BT, advantages_BT, mask_BT, weighed.weights_BT, **asked)
+    terms = [_Term("loss/policy", 1.0, policy.loss_BT, policy.nonfinite_BT)]
+    metrics = weighed.metrics | policy.metrics
+    if reference_BT is not None:
+        kl_BT, unknown_BT = _kl(algorithm, logprobs_BT, reference_BT, mask_BT)
+        metrics["kl"] = mean_pair(kl_BT, mask_BT)
+        terms.append(_Term("loss/kl", algorithm.kl_coef, kl_BT, unknown_BT))
+    if entropy_BT is not None:
+        finite_BT = mask_BT & entropy_BT.isfinite()
+        entropy_BT = inside(entropy_BT, finite_BT)
+        metrics["entropy"] = mean_pair(entropy_BT, mask_BT)
+        terms.append(_Term("loss/entropy", -algorithm.entropy_coef, entropy_BT, mask_BT & ~finite_BT))
+    if algorithm.distill_coef > 0 and teacher_BT is not None:
+        tokens = distillation_loss(logprobs_BT, teacher_BT, mask_BT, kind=algorithm.distill_estimator)
+        metrics |= tokens.metrics
+        terms.append(_Term("loss/distill", algorithm.distill_coef, tokens.loss_BT, tokens.nonfinite_BT))
+
+    nonfinite_BT, loss = weighed.nonfinite_BT, None
+    for term in terms:
+        if term.coef == 0:
+            continue
+        value = _aggregated(algorithm, term.values_BT, mask_BT, denominators)
+        metrics[term.name] = _share(value, mask_BT, denominators)
+        loss = term.coef * value if loss is None else loss + term.coef * value
+        nonfinite_BT = nonfinite_BT | term.nonfinite_BT
+    assert loss is not None  # the policy's term has coefficient 1
+    metrics["loss/total"] = _share(loss, mask_BT, denominators)
+    metrics["nonfinite_tokens"] = mean_pair(nonfinite_BT, mask_BT)
+    return Objective(
+        loss,
+        metrics,
+        weighed.extremes,
+        weighed.correction,
+        rejected_BT=None if weighed.weights_BT is None else mask_BT & (weighed.weights_BT == 0),
+        nonfinite_BT=nonfinite_BT,
+    )
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A part of the loss: its metric, its coefficient, a value a token, and the valid tokens that were left out."""
+
+    name: str
+    coef: float
+    values_BT: Tensor
+    nonfinite_BT: Tensor
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """What tokens count for; see `Objective` for the rest."""
+
+    correction: Correction | None
+    weights_BT: Tensor | None
+    nonfinite_BT: Tensor
+    metrics: Metrics
+    extremes: dict[str, Tensor]
+
+
+def _weighed(
+    algorithm: Algorithm,
+    compared_BT: Tensor,
+    sampler_BT: Tensor,
+    mask_BT: Tensor,
+    selected_BT: Tensor | None,
+    mean_weight: Tensor | None,
+) -> _Weighed:
+    """Importance weights with what correction and selection reject."""
     correction, weights_BT, metrics, extremes = None, None, Metrics(), {}
+    nonfinite_BT = torch.zeros_like(mask_BT)
     if algorithm.correction is not None:
         correction = algorithm.correction(compared_BT, sampler_BT, mask_BT)
         weights_BT = inside(correction.weights_BT, correction.keep_BT)
         if mean_weight is not None:
             weights_BT = normalized(weights_BT, mean_weight)
-        metrics, extremes = dict(correction.metrics), dict(correction.extremes)
-    selected: dict[str, Tensor] = {}
+        metrics, extremes, nonfinite_BT = dict(correction.metrics), dict(correction.extremes), correction.nonfinite_BT
     if algorithm.selection is not None and selected_BT is not None:
         metrics["selected_frac"] = mean_pair(selected_BT & mask_BT, mask_BT)
         if algorithm.selection.rejects:
-            weights_BT = inside(torch.ones_like(advantages_BT) if weights_BT is None else weights_BT, ~selected_BT)
-        else:
-            selected["selected_BT"] = selected_BT
-    policy = algorithm.loss(logprobs_BT, centre_BT, advantages_BT, mask_BT, weights_BT, **selected)
-    metrics |= policy.metrics
-    nonfinite_BT = policy.nonfinite_BT if correction is None else policy.nonfinite_BT | correction.nonfinite_BT
-
-    loss = _aggregated(algorithm, policy.loss_BT, mask_BT, denominators)
-    metrics["loss/policy"] = _share(loss, mask_BT, denominators)
-    if reference_BT is not None:
-        kl_BT, unknown_BT = _kl(algorithm, logprobs_BT, reference_BT, mask_BT)
-        metrics["kl"] = mean_pair(kl_BT, mask_BT)
-        if algorithm.kl_coef > 0:
-            nonfinite_BT = nonfinite_BT | unknown_BT
-            kl = _aggregated(algorithm, kl_BT, mask_BT, denominators)
-            metrics["loss/kl"] = _share(kl, mask_BT, denominators)
-            loss = loss + algorithm.kl_coef * kl
-    if entropy_BT is not None:
-        finite_BT = mask_BT & entropy_BT.isfinite()
-        entropy_BT = inside(entropy_BT, finite_BT)
-        metrics["entropy"] = mean_pair(entropy_BT, mask_BT)
-        if algorithm.entropy_coef != 0:
-            nonfinite_BT = nonfinite_BT | (mask_BT & ~finite_BT)
-            bonus = _aggregated(algorithm, entropy_BT, mask_BT, denominators)
-            metrics["loss/entropy"] = _share(bonus, mask_BT, denominators)
-            loss = loss - algorithm.entropy_coef * bonus
-    if algorithm.distill_coef > 0 and teacher_BT is not None:
-        tokens = distillation_loss(logprobs_BT, teacher_BT, mask_BT, kind=algorithm.distill_estimator)
-        metrics |= tokens.metrics
-        nonfinite_BT = nonfinite_BT | tokens.nonfinite_BT
-        distillation = _aggregated(algorithm, tokens.loss_BT, mask_BT, denominators)
-        metrics["loss/distill"] = _share(distillation, mask_BT, denominators)
-        loss = loss + algorithm.distill_coef * distillation
-    metrics["loss/total"] = _share(loss, mask_BT, denominators)
-    metrics["nonfinite_tokens"] = mean_pair(nonfinite_BT, mask_BT)
-    rejected_BT = None if weights_BT is None else mask_BT & (weights_BT == 0)
-    return Objective(loss, metrics, extremes, correction, rejected_BT)
+            weights_BT = inside(mask_BT.float() if weights_BT is None else weights_BT, ~selected_BT)
+    return _Weighed(correction, weights_BT, nonfinite_BT, metrics, extremes)
 
 
 def _require(coef: float, tensor: Tensor | None, coef_name: str, tensor_name: str) -> None:

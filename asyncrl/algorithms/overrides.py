@@ -52,6 +52,7 @@ def apply(
         kl_estimator=_kl_estimator(first(algorithm.kl_estimator, row.kl_estimator)),
         entropy_coef=first(algorithm.entropy_coef, row.entropy_coef),
         filter_zero_variance=first(algorithm.filter_zero_variance, row.filter_zero_variance),
+        clip_follows_lag=actor.clip_lag_scale is not None,
         max_nonfinite_frac=algorithm.max_nonfinite_frac,
         bypass=off_policy.bypass,
         normalize_weights=off_policy.normalize_weights,
@@ -127,7 +128,7 @@ def _clipped(loss: PolicyLoss, name: str, actor: ActorSection) -> PolicyLoss:
         "clip_ratio_high": ("high", high),
         "clip_ratio_c": ("dual_clip", actor.clip_ratio_c),
     }
-    settings = {}
+    settings: dict[str, float] = {}
     for key, (setting, value) in asked.items():
         if value is None:
             continue
@@ -140,6 +141,14 @@ def _clipped(loss: PolicyLoss, name: str, actor: ActorSection) -> PolicyLoss:
         settings[setting] = value
     if both is not None:
         settings["high"] = both
+    if actor.clip_lag_scale is not None:
+        if not LOSSES[name].follows_lag:
+            others = sorted(n for n, choice in LOSSES.items() if choice.follows_lag)
+            raise ConfigError(
+                f"actor.clip_lag_scale = {actor.clip_lag_scale} has no effect with algorithm.loss = {name!r}, whose "
+                f"bounds do not depend on a token's age. Remove it, or choose {', '.join(others)}."
+            )
+        settings["lag_scale"] = actor.clip_lag_scale
     return _with(loss, settings) if settings else loss
 
 

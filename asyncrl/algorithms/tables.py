@@ -22,6 +22,8 @@ class LossChoice:
     """The mode that comes with the loss when a configuration names the loss and no mode."""
     aggregation_fixed: bool = False
     """True: any other mode would make it another algorithm, and is refused."""
+    follows_lag: bool = False
+    """Whether its clip range can depend on the age of the tokens (the setting lag_scale)."""
     has_ratio: bool = True
     """Whether the ratio to the proximal policy is in it: in bypass mode that ratio is the importance weight."""
     selection: Selection | None = None
@@ -34,7 +36,7 @@ _KL_COV = partial(kl_cov_selected, share=2e-4)
 
 LOSSES: Mapping[str, LossChoice] = MappingProxyType(
     {
-        "ppo_clip": LossChoice(partial(ppo_clip, low=0.2, high=0.2, dual_clip=3.0)),
+        "ppo_clip": LossChoice(partial(ppo_clip, low=0.2, high=0.2, dual_clip=3.0), follows_lag=True),
         "gspo": LossChoice(partial(gspo, low=3e-4, high=4e-4), "seq-mean-token-mean"),
         "cispo": LossChoice(partial(cispo, low=1.0, high=0.2)),
         "reinforce": LossChoice(partial(reinforce), has_ratio=False),

@@ -64,6 +64,15 @@ class StarterSftConfig(Section):
     one: the model learns the format and several answers, and reinforcement learning selects among them."""
 
 
+class StarterTeacherConfig(Section):
+    """A second model of the same shape and tokenizer, warm-started otherwise: for runs that distil from a teacher."""
+
+    path: Path = Path("runs/teacher")
+    """Directory to make it in; name it as the path of an entry of teachers."""
+    sft: StarterSftConfig = StarterSftConfig(steps=600, decoy=0.0)
+    """Its warm start: by default longer than the model's, on right answers alone."""
+
+
 class StarterConfig(Section):
     """What `asyncrl starter` makes at model.path, data.train_files and data.val_files, if it is missing."""
 
@@ -73,6 +82,8 @@ class StarterConfig(Section):
     """Prompts and answers."""
     sft: StarterSftConfig = StarterSftConfig()
     """Warm start."""
+    teacher: StarterTeacherConfig | None = None
+    """A teacher to make beside the model. None: none is made."""
     seed: int = Field(0, ge=0)
     """Seed of weights, prompts and demonstrations."""
 
@@ -144,6 +155,8 @@ class ActorConfig(OptimizerConfig):
     """Upper side (clip-higher when larger than the lower). None: the algorithm's."""
     clip_ratio_c: float | None = Field(None, gt=1)
     """Dual clip: bound on the ratio where the advantage is negative. None: the algorithm's."""
+    clip_lag_scale: float | None = Field(None, gt=0, le=1)
+    """Factor on the clip range for each version of a token's lag: 0.9 halves it in about seven. None: 1."""
     ppo_epochs: int = Field(1, ge=1)
     """Passes over a step's groups; above 1 the proximal logprobs are those at the start of the step."""
     ppo_mini_batches: int = Field(1, ge=1)

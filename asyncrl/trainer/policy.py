@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from asyncrl.algorithms import Algorithm
 from asyncrl.algorithms.aggregation import Denominators
-from asyncrl.algorithms.base import require_finite
 from asyncrl.algorithms.corrections import mean_weight_of
 from asyncrl.algorithms.objective import policy_objective
 from asyncrl.errors import NumericsError
@@ -20,6 +18,7 @@ from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.mismatch import measure_mismatch
 from asyncrl.trainer.model import Arithmetic, LanguageModel, load_language_model
+from asyncrl.trainer.nonfinite import NonFiniteTokens
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
 from asyncrl.trainer.selection import select
@@ -216,12 +215,11 @@ class Policy:
             # Without a gradient AdamW would still move the weights, by its momentum alone.
             tally.mean("actor/steps_without_tokens", 1.0, 1.0)
             return
-        num_nonfinite = torch.zeros((), dtype=torch.float64, device=self.model.device)
+        nonfinite = NonFiniteTokens(batch)
         for micro in self._passes.micro_batches(batch, rows):
-            num_nonfinite += self._backward(micro, known, whole, denominators, tally, first_pass=first_pass)
-        nonfinite = float(self.ranks.total(num_nonfinite.reshape(1)))
+            nonfinite.add(micro, self._backward(micro, known, whole, denominators, tally, first_pass=first_pass))
         try:
-            require_finite(nonfinite, denominators.tokens, limit=self.algorithm.max_nonfinite_frac)
+            nonfinite.require_few(self.ranks, denominators.tokens, limit=self.algorithm.max_nonfinite_frac)
         except NumericsError:
             self.optimizer.discard()
             raise
@@ -237,7 +235,7 @@ class Policy:
         *,
         first_pass: bool,
     ) -> Tensor:
-        """Add a micro-batch's gradient; returns the number of its tokens that are not finite."""
+        """Add a micro-batch's gradient; returns which of its tokens are not finite, [R, S] bool."""
         algorithm = self.algorithm
         outputs = self.model.outputs(
             micro, temperature=self._temperature, entropy_has_gradient=algorithm.entropy_coef != 0
@@ -259,6 +257,7 @@ class Policy:
             teacher_BT=_grid(known.teacher_N, micro),
             selected_BT=_grid(whole.selected_N, micro),
             mean_weight=whole.mean_weight,
+            lags_BT=micro.lags_RS,
         )
         objective.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
         tally.take(objective.metrics, objective.extremes)
@@ -266,7 +265,7 @@ class Policy:
             # Against the weights at the start of the step: later passes would measure their own changes.
             measure_mismatch(micro, before_RS, tally)
             count_rejected(objective.rejected_BT, micro.slots_N, micro.source_N, tally, micro.sources)
-        return objective.metrics["nonfinite_tokens"][0]
+        return objective.nonfinite_BT
 
     def _logprobs(self, micro: MicroBatch) -> Tensor:
         return self.model.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N

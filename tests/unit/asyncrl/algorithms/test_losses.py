@@ -103,6 +103,20 @@ def test_the_dual_clip_bounds_a_negative_advantage_and_can_be_switched_off() -> 
     assert "clip_frac_lower" not in tokens.metrics
 
 
+def test_the_older_a_token_the_narrower_its_clip_range() -> None:
+    """A ratio of 1.15 is free at lag 0 (range 0.2) and at the edge of nothing at lag 2 (range 0.05)."""
+    logprobs = torch.full((1, 3), 1.15).log().requires_grad_()
+    lags = torch.tensor([[0, 1, 2]])
+    clip = partial(ppo_clip, low=0.2, high=0.2, dual_clip=None, lag_scale=0.5)
+    ones, mask = torch.ones(1, 3), torch.ones(1, 3, dtype=torch.bool)
+    result = clip(logprobs, torch.zeros(1, 3), ones, mask, lags_BT=lags)
+    result.loss_BT.sum().backward()
+    torch.testing.assert_close(result.loss_BT, torch.tensor([[-1.15, -1.1, -1.05]]))
+    torch.testing.assert_close(logprobs.grad, torch.tensor([[-1.15, 0.0, 0.0]]))
+    plain = ppo_clip(logprobs, torch.zeros(1, 3), ones, mask, low=0.2, high=0.2, dual_clip=None)
+    torch.testing.assert_close(plain.loss_BT, torch.full((1, 3), -1.15))
+
+
 def test_a_whole_row_shares_gspos_ratio_so_that_one_token_far_off_does_not_clip_it() -> None:
     logprobs = [0.02] + [0.0] * 99
     tokens, grad = run(RATIO_LOSSES["gspo"], logprobs, [0.0] * 100, [1.0] * 100)

@@ -1,11 +1,14 @@
 """A configuration on top of a row: every key changes what it says, and impossible combinations are refused by name."""
 
+import re
 from dataclasses import dataclass, fields
 from functools import partial
 
 import pytest
 
 from asyncrl.algorithms import ALGORITHMS, Algorithm, resolve
+from asyncrl.algorithms.base import RewardKL
+from asyncrl.algorithms.kl import KLController
 from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
 from asyncrl.errors import ConfigError
 
@@ -44,6 +47,7 @@ class ActorKeys:
     clip_ratio_low: float | None = None
     clip_ratio_high: float | None = None
     clip_ratio_c: float | None = None
+    clip_lag_scale: float | None = None
     ppo_epochs: int = 1
     ppo_mini_batches: int = 1
 
@@ -105,6 +109,41 @@ def test_clip_keys_set_the_sides_they_name() -> None:
     assert settings(resolved(clip_ratio_high=0.28).loss) == {"low": 0.2, "high": 0.28, "dual_clip": 3.0}
     assert settings(resolved(clip_ratio_low=0.1, clip_ratio_c=5.0).loss) == {"low": 0.1, "high": 0.2, "dual_clip": 5.0}
     assert settings(resolved(name="gspo", clip_ratio_high=6e-4).loss) == {"low": 3e-4, "high": 6e-4}
+
+
+def test_a_clip_range_that_follows_the_lag_is_a_setting_of_the_loss_that_has_one() -> None:
+    got = resolved(clip_lag_scale=0.9)
+    assert settings(got.loss)["lag_scale"] == 0.9
+    assert got.loss_columns == ("lags_BT",)
+    assert resolved().loss_columns == ()
+    with pytest.raises(ConfigError, match=r"actor.clip_lag_scale = 0.9 has no effect with algorithm.loss = 'sapo'"):
+        resolved(name="sapo", clip_lag_scale=0.9)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"reward_kl_target": 0.1}, "reward_kl_target = 0.1 has no effect without algorithm.reward_kl_coef"),
+        ({"reward_kl_coef": 0.1, "reward_kl_horizon": 9.0}, "without algorithm.reward_kl_target"),
+        ({"reward_kl_coef": 0.1, "reward_kl_estimator": "k4"}, "reward_kl_estimator = 'k4' is not known"),
+        ({"overlong_factor": 2.0}, "without algorithm.overlong_buffer"),
+        ({"overlong_buffer": 5}, "must be at most rollout.max_new_tokens = None"),
+        ({"bypass": True}, "would be counted twice"),
+        ({"bypass": True, "correction": "none", "proximal": "linear"}, "no effect with algorithm.bypass"),
+        ({"correction": "none", "correction_normalize": True}, "has no importance weights"),
+        ({"bypass": True, "loss": "reinforce", "correction_normalize": True}, "together with algorithm.bypass"),
+        ({"proximal": "cubic"}, "proximal = 'cubic' is not known"),
+    ],
+)
+def test_keys_that_mean_nothing_together_are_refused(keys: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        resolved(**keys)
+
+
+def test_a_penalty_of_the_reward_is_resolved_with_its_controller() -> None:
+    got = resolved(reward_kl_coef=0.01, reward_kl_target=0.1).reward_kl
+    assert got == RewardKL(KLController(0.01, 0.1, 10_000.0), "k1")
+    assert resolved(reward_kl_coef=0.0).reward_kl is None
 
 
 def test_naming_the_rows_own_loss_keeps_the_rows_settings() -> None:

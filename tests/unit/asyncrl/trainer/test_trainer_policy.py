@@ -1,5 +1,7 @@
 """The policy: logprobs of a plain forward pass, steps that do not depend on the split, and what stops them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -139,11 +141,25 @@ def test_too_many_nonfinite_tokens_stop_the_run_before_the_optimizer(model_dir, 
     with torch.no_grad():
         policy.named_parameters()["model.norm.weight"][0] = float("nan")
     before = weights(policy)
-    with pytest.raises(NumericsError, match="tokens of this step have a NaN or infinite"):
+    with pytest.raises(
+        NumericsError, match=r"tokens of this step have a NaN or infinite.* of groups 0.1, 1.1, 2.1, 3.1"
+    ):
         train(policy, make_batch(policy, groups))
     assert policy.optimizer_steps == 0
     for name, value in weights(policy).items():
         assert torch.equal(value, before[name]) or torch.isnan(value).any()
+
+
+def test_a_token_that_is_not_finite_is_left_out_and_its_group_is_named(model_dir, groups, caplog):
+    policy = make_policy(model_dir, algorithm_max_nonfinite_frac=0.5)
+    batch = make_batch(policy, groups)
+    of_group_2 = next(int(batch.starts_R[r]) for r in range(len(batch.rows)) if r // 4 == 2)
+    sampler_N = batch.sampler_N.copy()
+    sampler_N[of_group_2] = np.nan
+    values = renamed(train(policy, replace(batch, sampler_N=sampler_N)).values())
+    assert values["actor/nonfinite_tokens"] == pytest.approx(1 / batch.num_trained)
+    assert "1 tokens are left out, their loss is NaN or infinite: of group 2.1" in caplog.text
+    assert policy.optimizer_steps == 1
 
 
 def test_a_gradient_that_stays_infinite_is_skipped_and_then_stops_the_run(model_dir, groups):
