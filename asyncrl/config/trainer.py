@@ -138,6 +138,14 @@ class AlgorithmConfig(Section):
     """Weight of a term that pulls each token towards its teacher. 0: none. None: the row's."""
     distill_estimator: str | None = None
     """Estimator of that term: k2, k3, or one with `+` for its straight-through form. None: the row's, or k2."""
+    preference_loss: str | None = None
+    """Loss of a pair: sigmoid (DPO), ipo, hinge or sppo_hard. None: the row's."""
+    preference_beta: float | None = Field(None, gt=0)
+    """How strongly a pair's loss holds the policy to the reference, or to the sampler (spin). None: the row's."""
+    preference_smoothing: float | None = Field(None, ge=0, lt=0.5)
+    """Share of pairs taken to be the wrong way round; with the sigmoid loss only. None: the row's."""
+    preference_eta: float | None = Field(None, gt=0)
+    """Step of sppo: a certain win draws an answer's log ratio to half of it, in nats. None: the row's."""
     filter_zero_variance: bool | None = None
     """Leave groups whose rewards are all equal out of the loss. None: the row's."""
     max_nonfinite_frac: float = Field(0.01, ge=0, le=1)

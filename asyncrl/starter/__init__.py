@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from asyncrl.config import Config, StarterConfig
+from asyncrl.config.trainer import StarterSftConfig
 from asyncrl.errors import ConfigError
 from asyncrl.starter import task
 from asyncrl.starter.lock import locked
@@ -20,7 +21,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def make(config: Config, progress: Progress | None = None) -> list[str]:
-    """Make what `starter:` describes at model.path, data.train_files and data.val_files, if it is missing.
+    """Make what `starter:` describes at model.path, data.*_files and starter.teacher.path, if it is missing.
 
     Several commands may call this at once: one makes, the others wait for it and find it.
 
@@ -39,7 +40,7 @@ def make(config: Config, progress: Progress | None = None) -> list[str]:
     task.check(starter.task)
     path = config.model.path
     with locked(path.with_name(f"{path.name}.lock"), LOCK_DEADLINE_S):
-        return [*_make_data(config, starter), *_make_model(config, starter, progress or _silent)]
+        return [*_make_data(config, starter), *_make_models(config, starter, progress or _silent)]
 
 
 def _make_data(config: Config, starter: StarterConfig) -> list[str]:
@@ -63,7 +64,18 @@ def _make_data(config: Config, starter: StarterConfig) -> list[str]:
     return made
 
 
-def _make_model(config: Config, starter: StarterConfig, progress: Progress) -> list[str]:
+def _make_models(config: Config, starter: StarterConfig, progress: Progress) -> list[str]:
+    made = _make_model(config, starter, "model.path", config.model.path, starter.sft, progress)
+    if starter.teacher is not None:
+        made += _make_model(
+            config, starter, "starter.teacher.path", starter.teacher.path, starter.teacher.sft, progress
+        )
+    return made
+
+
+def _make_model(
+    config: Config, starter: StarterConfig, key: str, path: Path, sft: StarterSftConfig, progress: Progress
+) -> list[str]:
     num_parameters = 0
 
     def write(temporary: Path) -> None:
@@ -76,18 +88,15 @@ def _make_model(config: Config, starter: StarterConfig, progress: Progress) -> l
         num_parameters = model.num_parameters()
         exclude = frozenset(problem.prompt for problem in task.held_out(starter.task, starter.seed))
         stream = task.problems(starter.task, starter.seed, "demonstrations", exclude)
-        warm_start(model, tokenizer, stream, starter.sft, starter.seed, progress)
+        warm_start(model, tokenizer, stream, sft, starter.seed, progress)
         save(model, tokenizer, temporary, config.model.wire_dtype)
 
     # The number of training rows alone makes no other model: demonstrations are drawn, not read from the file.
-    described = starter.model_dump(mode="json", exclude={"task": {"train_rows"}})
-    spec: Spec = {**described, "wire_dtype": config.model.wire_dtype}
-    if not make_directory(config.model.path, spec, write):
+    described = starter.model_dump(mode="json", exclude={"task": {"train_rows"}, "teacher": True, "sft": True})
+    spec: Spec = {**described, "sft": sft.model_dump(mode="json"), "wire_dtype": config.model.wire_dtype}
+    if not make_directory(path, key, spec, write):
         return []
-    return [
-        f"{config.model.path}: a Llama of {num_parameters / 1e6:.2f} M parameters, warm-started in "
-        f"{starter.sft.steps} steps"
-    ]
+    return [f"{path}: a Llama of {num_parameters / 1e6:.2f} M parameters, warm-started in {sft.steps} steps"]
 
 
 Choose = Callable[..., list[task.Problem]]

@@ -16,21 +16,23 @@ IN_DIRECTORY = "starter.json"
 Spec = Mapping[str, object]
 
 
-def make_directory(path: Path, spec: Spec, write: Callable[[Path], None]) -> bool:
+def make_directory(path: Path, key: str, spec: Spec, write: Callable[[Path], None]) -> bool:
     """Make a directory with `write` unless it is there. Returns whether it was made.
 
     The directory appears under its name at once and complete, with its record inside.
+    Args:
+        key: the configuration key that names the directory, for messages.
     Raises:
         ConfigError: it is there, but incomplete, changed since it was made, or made from other settings.
     """
     if path.is_dir() and any(path.iterdir()):
         record = path / IN_DIRECTORY
         if record.is_file():
-            _compare(path, "model.path", json.loads(record.read_text(encoding="utf-8")), spec, path)
+            _compare(path, key, json.loads(record.read_text(encoding="utf-8")), spec, path)
         elif not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
             raise ConfigError(
-                f"model.path = {path} exists but holds no complete model (config.json and *.safetensors). It was not "
-                "made by the starter, so it is left alone. Remove it, or set model.path to another directory."
+                f"{key} = {path} exists but holds no complete model (config.json and *.safetensors). It was not made "
+                f"by the starter, so it is left alone. Remove it, or set {key} to another directory."
             )
         return False
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from asyncrl.config import Config, DataConfig, ModelConfig, StarterConfig
-from asyncrl.config.trainer import StarterModelConfig, StarterSftConfig, StarterTaskConfig
+from asyncrl.config.trainer import StarterModelConfig, StarterSftConfig, StarterTaskConfig, StarterTeacherConfig
 from asyncrl.errors import ConfigError, WaitTimeout
 from asyncrl.starter import make
 from asyncrl.starter.lock import locked
@@ -183,3 +183,24 @@ def test_a_lock_that_is_kept_ends_in_a_timeout_that_names_it(tmp_path):
         locked(tmp_path / "x.lock", deadline_s=0.05),
     ):
         raise AssertionError("two holders of one lock")
+
+
+def test_a_teacher_is_a_second_model_with_the_same_tokenizer_and_leaves_the_first_as_it_was(made, tmp_path):
+    directory, _ = made
+    teacher = StarterTeacherConfig(path=tmp_path / "teacher", sft=StarterSftConfig(steps=4, batch_size=4, decoy=0.0))
+    lines = make(config_at(tmp_path, teacher=teacher))
+    assert [line.split(":")[0] for line in lines][-1] == str(tmp_path / "teacher")
+    assert make(config_at(tmp_path, teacher=teacher)) == []
+    assert make(config_at(tmp_path)) == []
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("model", "teacher"))
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    assert (tmp_path / "model/model.safetensors").read_bytes() == (directory / "model/model.safetensors").read_bytes()
+    assert (tmp_path / "teacher/tokenizer.json").read_bytes() == (directory / "model/tokenizer.json").read_bytes()
+
+
+def test_a_teacher_of_other_settings_is_not_overwritten(made, tmp_path):
+    path = tmp_path / "teacher"
+    make(config_at(tmp_path, teacher=StarterTeacherConfig(path=path, sft=StarterSftConfig(steps=1, batch_size=4))))
+    other = StarterTeacherConfig(path=path, sft=StarterSftConfig(steps=2, batch_size=4))
+    with pytest.raises(ConfigError, match=r"starter\.teacher\.path = .* was made with sft"):
+        make(config_at(tmp_path, teacher=other))
