@@ -57,4 +57,5 @@ async def _play(config: Config, model_dir: Path, urls: tuple[str, ...]) -> Score
         return await play(parts.player, parts.held_out, slots=config.rollout.slots)
     finally:
         parts.rewards.close()
+        await parts.rewards.close_connections()
         await parts.fleet.close()

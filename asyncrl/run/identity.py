@@ -1,6 +1,8 @@
 """What a run is made from, so that two commands that do not agree refuse each other at once."""
 
-from asyncrl.config import Config
+from collections.abc import Iterable
+
+from asyncrl.config import Config, RewardConfig
 from asyncrl.data import Dataset, open_dataset
 from asyncrl.envs.rewards import check_sources
 from asyncrl.rollout.chat import ChatTemplate
@@ -14,14 +16,21 @@ def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset |
 
     Raises:
         DataError: names file, row and reason.
-        RewardError: a data_source has no reward and no reward file is set.
+        RewardError: a data_source has no reward: no server, no reward file, no rule of the table.
     """
     train = open_dataset(config.data.train_files, config.data, chat)
     held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
-    if config.rollout.reward.file is None:
-        for dataset in filter(None, (train, held_out)):
-            check_sources(dataset.report.data_sources)
+    for dataset in filter(None, (train, held_out)):
+        check_sources(_from_table(config.rollout.reward, dataset.report.data_sources))
     return train, held_out
+
+
+def _from_table(reward: RewardConfig, data_sources: Iterable[str]) -> list[str]:
+    """The data sources that nothing else scores."""
+    if reward.file is not None or any(not server.data_sources for server in reward.servers):
+        return []
+    elsewhere = {source for server in reward.servers for source in server.data_sources}
+    return [source for source in data_sources if source not in elsewhere]
 
 
 def run_record(config: Config, train: Dataset, chat: ChatTemplate) -> RunRecord:

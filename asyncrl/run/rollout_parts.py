@@ -8,6 +8,7 @@ from asyncrl.config import Config, TeacherConfig
 from asyncrl.config.greedy_baseline import plays_greedy_baseline
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
+from asyncrl.envs.rewards.http import RewardServer
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
@@ -47,7 +48,14 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         max_version_skew=config.weightsync.max_version_skew,
     )
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary), limits)
-    rewards = RewardPool(rollout.reward.workers, rollout.reward.timeout_s, rollout.reward.file, rollout.reward.function)
+    reward = rollout.reward
+    rewards = RewardPool(
+        reward.workers,
+        reward.timeout_s,
+        reward.file,
+        reward.function,
+        servers=[RewardServer(server, reward.timeout_s) for server in reward.servers],
+    )
     deps = EnvironmentDeps(rewards=rewards, config=rollout)
     settings = EpisodeSettings(
         run_seed=config.run.seed,

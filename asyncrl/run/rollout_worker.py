@@ -43,6 +43,7 @@ async def _play(config: Config, name: str) -> None:
             await worker.run(stop, hurry)
         finally:
             parts.rewards.close()
+            await parts.rewards.close_connections()
             await parts.teachers.close()
 
 

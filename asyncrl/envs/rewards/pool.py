@@ -6,12 +6,14 @@ produces  a Reward, to that episode              unblocked by  the end, or the t
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import Json
 from asyncrl.envs.rewards.compute_score import check_sources, compute_score
 from asyncrl.envs.rewards.failure import described
+from asyncrl.envs.rewards.http import RewardServer, server_of
 from asyncrl.envs.rewards.process import ProcessDiedEarly, RewardProcess
 from asyncrl.envs.rewards.result import Reward
 from asyncrl.envs.rewards.table import REWARDS
@@ -24,7 +26,8 @@ WAIT_NAME = "episode waits for a reward process"
 class RewardPool:
     """Scores answers. A function that raises, hangs, crashes or returns no number costs one trajectory, never a 0.
 
-    Use within one event loop. `counts` has calls by outcome: scored, timeout, exception, died, queue_full.
+    Use within one event loop. `counts` has calls by outcome: scored, timeout, exception, died, queue_full,
+    and of reward servers unreachable, refused, bad_reply.
     """
 
     def __init__(
@@ -34,6 +37,7 @@ class RewardPool:
         user_file: Path | None = None,
         user_function: str = "compute_score",
         *,
+        servers: Sequence[RewardServer] = (),
         queue_s: float | None = None,
         give_up_after: int = 64,
     ) -> None:
@@ -43,6 +47,7 @@ class RewardPool:
             timeout_s: seconds one call may take.
             user_file: scores every row instead of the table by data source.
             user_function: its function, with verl's arguments; may be async.
+            servers: score the rows of the data sources that they take, before anything else.
             queue_s: seconds to wait for a free process; None: fifty calls that all time out.
             give_up_after: failures without a success between them after which `score` raises: a function that always
                 fails would otherwise mask every trajectory, and the run would learn nothing without a word.
@@ -50,7 +55,7 @@ class RewardPool:
         self.timeout_s, self.user_file, self.user_function = timeout_s, user_file, user_function
         self.counts: Counter[str] = Counter()
         self._queue_s = 50 * timeout_s if queue_s is None else queue_s
-        self._give_up_after = give_up_after
+        self._give_up_after, self._servers = give_up_after, servers
         self._failures_in_a_row = 0
         self._closed = False
         self._processes = [RewardProcess(user_file, user_function) for _ in range(workers)]
@@ -81,6 +86,8 @@ class RewardPool:
         """
         if self._closed:
             raise RewardError("the reward pool is closed")
+        if (server := server_of(self._servers, row.data_source)) is not None:
+            return self._counted(await server.score(row, text))
         if self.user_file is None:
             check_sources([row.data_source])
             if REWARDS[row.data_source].inline:
@@ -92,6 +99,11 @@ class RewardPool:
         self._closed = True
         for process in self._processes:
             process.kill()
+
+    async def close_connections(self) -> None:
+        """Close those to reward servers."""
+        for server in self._servers:
+            await server.close()
 
     async def _in_process(self, row: PromptRow, text: str) -> tuple[str, Reward]:
         job: dict[str, Json] = {
