@@ -12,6 +12,7 @@ from asyncrl.algorithms.corrections import Weighting
 from asyncrl.algorithms.distillation_overrides import distillation
 from asyncrl.algorithms.kl import KL_ESTIMATORS, UNBIASED_IN_A_LOSS
 from asyncrl.algorithms.off_policy_overrides import off_policy_parts
+from asyncrl.algorithms.preference_overrides import preference
 from asyncrl.algorithms.reward_overrides import overlong, reward_kl
 from asyncrl.algorithms.sections import ActorSection, AlgorithmSection
 from asyncrl.algorithms.selection_overrides import selection_for
@@ -37,11 +38,12 @@ def apply(
     distill_coef, distill_estimator = distillation(row, algorithm)
     _one_update_if_needed(rows[estimator], actor)
     _own_loss_if_needed(rows[estimator], algorithm)
+    advantage, measure = preference(rows, rows[estimator], algorithm)
     return replace(
         row,
-        advantage=rows[estimator].advantage,
+        advantage=advantage,
         columns=rows[estimator].columns,
-        measure=rows[estimator].measure,
+        measure=measure,
         one_update_a_step=rows[estimator].one_update_a_step,
         correction=correction,
         loss=loss,

@@ -5,7 +5,7 @@ logprobs keeps its digits.
 """
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.nn.functional import logsigmoid
 from asyncrl.algorithms.masking import inside
 
 PairKind: TypeAlias = Literal["sigmoid", "ipo", "hinge", "sppo_hard"]
+PAIR_KINDS: tuple[PairKind, ...] = get_args(PairKind)
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def pair_loss(
     elif kind == "sppo_hard":
         losses_P = (chosen_ratio_P - 1 / (2 * beta)).square() + (rejected_ratio_P + 1 / (2 * beta)).square()
     else:
-        raise ValueError(f"kind = {kind!r} is not a pair loss; choose sigmoid, ipo, hinge or sppo_hard.")
+        raise ValueError(f"kind = {kind!r} is not a pair loss; choose one of {', '.join(PAIR_KINDS)}.")
     return PairLoss(losses_P, beta * chosen_ratio_P.detach(), beta * rejected_ratio_P.detach())
 
 

@@ -3,8 +3,10 @@
 from typing import Any
 
 import pytest
+import torch
 
 from asyncrl.algorithms import ALGORITHMS, resolve
+from asyncrl.algorithms.measures import finish
 from asyncrl.config import ActorConfig, AlgorithmConfig
 from asyncrl.errors import ConfigError
 
@@ -40,3 +42,33 @@ def test_the_estimator_of_another_row_is_refused_and_what_is_its_own_is_not(name
     resolved = resolve(AlgorithmConfig.model_validate({"name": name, **own}), ActorConfig())
     assert resolved.columns == ALGORITHMS[name].columns
     assert resolved.measure is ALGORITHMS[name].measure
+
+
+def test_the_keys_of_a_pair_loss_take_effect_and_the_measures_follow_beta() -> None:
+    keys = {"preference_loss": "ipo", "preference_beta": 0.5}
+    resolved = resolve(AlgorithmConfig.model_validate({"name": "online_dpo", **keys}), ActorConfig())
+    rewards, mask, groups = torch.tensor([1.0, 0.0]), torch.ones(2, 1, dtype=torch.bool), torch.zeros(2)
+    columns = {"logprobs_BT": torch.tensor([[-1.0], [-4.0]]), "reference_BT": torch.tensor([[-2.0], [-2.0]])}
+    got = resolved.advantage(rewards, mask, groups, **columns)
+    assert got.flatten().tolist() == [-4.0, 4.0], "-2 (z - 1 / (2 beta)) with z = 3"
+    assert resolved.measure is not None
+    assert finish(resolved.measure(rewards, mask, groups, **columns))["pref/margin"] == 1.5
+    sppo = resolve(AlgorithmConfig(name="sppo", preference_eta=4.0), ActorConfig())
+    columns["sampler_BT"] = columns.pop("reference_BT")
+    assert sppo.advantage(rewards, mask, groups, **columns).flatten().tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "told"),
+    [
+        ("grpo", {"preference_beta": 0.5}, "no effect.*'grpo'.*online_dpo, spin"),
+        ("sppo", {"preference_beta": 0.5}, "no effect.*'sppo'"),
+        ("spin", {"preference_loss": "ipo"}, "no effect.*'spin'.*online_dpo"),
+        ("online_dpo", {"preference_eta": 1.0}, "no effect.*'online_dpo'.*sppo"),
+        ("online_dpo", {"preference_loss": "dpo"}, "preference_loss = 'dpo' is not known.*sigmoid"),
+        ("online_dpo", {"preference_loss": "hinge", "preference_smoothing": 0.1}, "preference_smoothing.*'hinge'"),
+    ],
+)
+def test_a_key_of_another_loss_is_refused(name: str, keys: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        resolve(AlgorithmConfig(name=name, **keys), ActorConfig())

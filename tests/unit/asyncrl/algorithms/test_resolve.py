@@ -39,6 +39,10 @@ class AlgorithmKeys:
     overlong_buffer: int | None = None
     overlong_factor: float | None = None
     filter_overlong: bool | None = None
+    preference_loss: str | None = None
+    preference_beta: float | None = None
+    preference_smoothing: float | None = None
+    preference_eta: float | None = None
 
 
 @dataclass(frozen=True)
