@@ -1,13 +1,16 @@
 """A configuration's keys of preference losses on top of an estimator that has them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from asyncrl.algorithms.base import AdvantageEstimator, AdvantageMeasure, Algorithm
 from asyncrl.algorithms.choices import known, settings_of
 from asyncrl.algorithms.preference import PAIR_KINDS
 from asyncrl.algorithms.sections import AlgorithmSection
 from asyncrl.errors import ConfigError
+
+_Result = TypeVar("_Result")
 
 
 def preference(
@@ -43,9 +46,11 @@ def preference(
             f"algorithm.preference_smoothing = {algorithm.preference_smoothing} has no effect with "
             f"algorithm.preference_loss = {kind!r}: only sigmoid knows labels that may be wrong. Remove one of the two."
         )
-    if not settings:
-        return estimator.advantage, estimator.measure
     measure = estimator.measure
     if measure is not None and "beta" in settings:
-        measure = partial(measure, beta=settings["beta"])
-    return partial(estimator.advantage, **settings), measure
+        measure = _with(measure, {"beta": settings["beta"]})
+    return _with(estimator.advantage, settings) if settings else estimator.advantage, measure
+
+
+def _with(part: Callable[..., _Result], settings: Mapping[str, object]) -> "partial[_Result]":
+    return partial(part, **settings)
