@@ -7,10 +7,11 @@ Here a connection is reused only if every answer was read; all others are closed
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import BoundedSemaphore
 from typing import Any, Protocol
 
+import hiredis
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -34,9 +35,7 @@ class _Line(Protocol):
 
     def connect(self) -> None: ...
     def disconnect(self) -> None: ...
-    def send_command(self, *command: str | bytes | int) -> None: ...
     def send_packed_command(self, command: Iterable[bytes | memoryview]) -> None: ...
-    def pack_commands(self, commands: Sequence[Command]) -> Iterable[bytes]: ...
     def read_response(self) -> Any: ...
 
 
@@ -155,27 +154,34 @@ def _answer(connection: _Line) -> Any:
 
 
 def _send(connection: _Line, commands: Sequence[Command]) -> None:
-    if any(isinstance(part, bytes) and len(part) >= _LARGE for command in commands for part in command):
-        connection.send_packed_command(_in_pieces(commands))
-    elif len(commands) == 1:
-        connection.send_command(*commands[0])
-    else:
-        connection.send_packed_command(connection.pack_commands(commands))
-
-
-def _in_pieces(commands: Sequence[Command]) -> Iterator[bytes | memoryview]:
-    """Commands of which one carries a large blob, without a copy of it, and in pieces: the timeout is for one piece."""
-    small: list[bytes] = []
+    parts: list[bytes] = []
     for command in commands:
-        small.append(b"*%d\r\n" % len(command))
-        for part in command:
-            blob = part if isinstance(part, bytes) else str(part).encode()
-            if len(blob) < _LARGE:
-                small.append(b"$%d\r\n%b\r\n" % (len(blob), blob))
-                continue
-            small.append(b"$%d\r\n" % len(blob))
-            yield b"".join(small)
-            view = memoryview(blob)
-            yield from (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
+        # redis-py's own packing looks at every argument in Python, which costs more than sending them.
+        parts += _around_blobs(command) if any(map(_is_large, command)) else [hiredis.pack_command(tuple(command))]
+    connection.send_packed_command(_pieces(parts))
+
+
+def _is_large(part: str | bytes | int) -> bool:
+    return isinstance(part, bytes) and len(part) >= _LARGE
+
+
+def _around_blobs(command: Command) -> list[bytes]:
+    """A command that carries a large blob, which is left as it is."""
+    parts, small = list[bytes](), [b"*%d\r\n" % len(command)]
+    for part in command:
+        blob = part if isinstance(part, bytes) else str(part).encode()
+        small.append(b"$%d\r\n" % len(blob))
+        if len(blob) < _LARGE:
+            small += (blob, b"\r\n")
+        else:
+            parts += (b"".join(small), blob)
             small = [b"\r\n"]
-    yield b"".join(small)
+    return [*parts, b"".join(small)]
+
+
+def _pieces(parts: Sequence[bytes]) -> Iterable[bytes | memoryview]:
+    """What is sent in one go. Up to 1 MiB together: a copy costs less than waking the server once more. More than that
+    without a copy, and in pieces: the timeout is for one piece."""
+    if sum(map(len, parts)) <= _PIECE:
+        return [b"".join(parts)]
+    return (memoryview(part)[at : at + _PIECE] for part in parts for at in range(0, len(part), _PIECE))
