@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from asyncrl.config.critic import CriticConfig
 from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
@@ -29,6 +30,7 @@ __all__ = [
     "CheckpointConfig",
     "ClusterConfig",
     "Config",
+    "CriticConfig",
     "DataConfig",
     "EvalConfig",
     "InferenceConfig",
@@ -81,6 +83,8 @@ class Config(Section):
     """Objective."""
     actor: ActorConfig = ActorConfig()
     """Optimizer of the policy."""
+    critic: CriticConfig = CriticConfig()
+    """The second model of algorithms that have a critic."""
     trainer: TrainerConfig = TrainerConfig()
     """The loop, its ranks and checkpoints."""
     eval: EvalConfig = Field(default_factory=EvalConfig)
@@ -138,6 +142,16 @@ class Config(Section):
             raise ValueError(
                 f"rollout.temperature = {self.rollout.temperature} with teachers: servers score given tokens at "
                 "temperature 1 only, so the policy would be compared with another distribution. Set it to 1."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def the_policy_is_trained(self) -> Self:
+        """Refuse a run in which the critic is trained to the end and the policy never."""
+        if self.critic.steps_before_policy >= self.trainer.steps:
+            raise ValueError(
+                f"critic.steps_before_policy = {self.critic.steps_before_policy} is not less than trainer.steps = "
+                f"{self.trainer.steps}: the policy would end as it began. Lower the first or raise the second."
             )
         return self
 

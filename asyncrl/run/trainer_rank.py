@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.algorithms import resolve
+from asyncrl.algorithms import Algorithm, resolve
 from asyncrl.config import Config
 from asyncrl.inference.sharing import SharedGpus
 from asyncrl.metrics.sinks import open_sinks
@@ -22,10 +22,12 @@ from asyncrl.run.outcome import clear_outcome, write_outcome
 from asyncrl.run.saved import directory as checkpoints_of
 from asyncrl.run.signals import PREEMPTED
 from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.columns import needs_critic
+from asyncrl.trainer.critic import Critic
 from asyncrl.trainer.gpus import DedicatedGpus, Gpus
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
-from asyncrl.trainer.parallel import START_TIMEOUT_S, OneRank, ProcessGroup, open_ranks
+from asyncrl.trainer.parallel import START_TIMEOUT_S, OneRank, ProcessGroup, Ranks, open_ranks
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.teacher_scores import require_teachers
 from buffer import label
@@ -71,7 +73,7 @@ async def _train(
         config.actor,
         arithmetic=config.model.dtype,
         temperature=config.rollout.temperature,
-        steps=config.trainer.steps,
+        steps=config.trainer.steps - config.critic.steps_before_policy,
         wire_dtype=manifest.dtypes,
         ranks=ranks,
     )
@@ -87,7 +89,7 @@ async def _train(
             buffer=buffer,
             publisher=publisher,
             log=log,
-            learner=Learner(policy),
+            learner=Learner(policy, load_critic(config, algorithm, ranks)),
             gpus=await _gpus(config, log, ranks.rank),
             sinks=sinks,
             checkpoints=Checkpoints(checkpoints_of(config), config.trainer.checkpoint, lambda: anchors_of(log)),
@@ -103,6 +105,21 @@ async def _train(
         finally:
             for sink in sinks:
                 sink.close()
+
+
+def load_critic(config: Config, algorithm: Algorithm, ranks: Ranks) -> Critic | None:
+    """The algorithm's critic as it is before the first step, or None if the algorithm has none."""
+    if not needs_critic(algorithm):
+        return None
+    return Critic.load(
+        config.model.path,
+        algorithm,
+        config.critic,
+        config.actor,
+        arithmetic=config.model.dtype,
+        steps=config.trainer.steps,
+        ranks=ranks,
+    )
 
 
 def patience_of_publishing(config: Config) -> float:

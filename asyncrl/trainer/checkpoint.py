@@ -3,8 +3,9 @@
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,10 +14,12 @@ import msgpack
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer import checkpoint_files as files
 from asyncrl.trainer.checkpoint_files import CheckpointName
+from asyncrl.trainer.critic import Critic
+from asyncrl.trainer.critic_state import critic_pieces, restore_critic
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.policy_state import pieces, restore
-from asyncrl.trainer.rank_files import RankFiles, rank_file, write
+from asyncrl.trainer.rank_files import Piece, RankFiles, rank_file, write
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +62,15 @@ class Checkpoints:
         """
         self._directory, self._retention, self._in_use = directory, retention, in_use
 
-    def save(self, name: CheckpointName, policy: Policy, state: Mapping[str, Any], ranks: Ranks) -> Path:
+    def save(
+        self,
+        name: CheckpointName,
+        policy: Policy,
+        state: Mapping[str, Any],
+        ranks: Ranks,
+        *,
+        critic: Critic | None = None,
+    ) -> Path:
         """Write a checkpoint; every rank calls it together, rank 0 with the state.
 
         A checkpoint of this name that is sound already is left as it is.
@@ -71,7 +82,8 @@ class Checkpoints:
         temporary = self._begin(target, ranks)
         if temporary is None:
             return target
-        report = msgpack.packb(self._write_rank(temporary, policy, ranks))
+        own = pieces(policy) if critic is None else chain(pieces(policy), critic_pieces(critic))
+        report = msgpack.packb(self._write_rank(temporary, own, ranks))
         reports = ranks.gather(report)
         outcome = "" if reports is None else self._finish(temporary, target, state, list(map(msgpack.unpackb, reports)))
         outcome = ranks.broadcast(outcome.encode() if ranks.rank == 0 else None).decode()
@@ -109,14 +121,16 @@ class Checkpoints:
         assert name is not None
         return Saved(Path(path), name, state)
 
-    def load(self, saved: Saved, policy: Policy) -> None:
-        """Put a checkpoint's weights, optimizer and random states into the policy; every rank calls it.
+    def load(self, saved: Saved, policy: Policy, *, critic: Critic | None = None) -> None:
+        """Put a checkpoint's weights, optimizers and random states into policy and critic; every rank calls it.
 
         Raises:
-            CheckpointError: it is of another model.
+            CheckpointError: it is of another model, or has no critic.
         """
         with RankFiles(saved.path) as stored:
             restore(policy, stored, int(saved.state["optimizer_steps"]))
+            if critic is not None:
+                restore_critic(critic, stored, saved.state)
 
     def describe(self, *, verify: bool) -> list[dict[str, str]]:
         """One row for each checkpoint, newest first: path, step, version, state ("complete" or "damaged: ...").
@@ -155,10 +169,10 @@ class Checkpoints:
     def _is_sound(self, target: Path) -> bool:
         return target.is_dir() and not files.problem(target, hashes=False)
 
-    def _write_rank(self, temporary: Path, policy: Policy, ranks: Ranks) -> dict[str, Any]:
+    def _write_rank(self, temporary: Path, own: Iterable[Piece], ranks: Ranks) -> dict[str, Any]:
         path = rank_file(temporary, ranks.rank)
         try:
-            write(path, pieces(policy))
+            write(path, own)
             return {"name": path.name, "bytes": path.stat().st_size, "blake3": files.hash_file(path)}
         except OSError as error:
             return {"error": f"rank {ranks.rank} could not write {path}: {error}"}

@@ -48,6 +48,12 @@ def _teacher(start: StartOfStep, algorithm: Algorithm) -> Tensor:
     return start.joined.place(start.teacher_N)
 
 
+def _values(start: StartOfStep, algorithm: Algorithm) -> Tensor:
+    """[B, T] float32, in units of reward, of the critic: what is still to come before each token."""
+    del algorithm
+    return start.joined.place(start.values_N)
+
+
 def _sum_pi_squared(start: StartOfStep, algorithm: Algorithm) -> Tensor:
     """[B, T] float32, sum over the vocabulary of the policy's squared probabilities."""
     del algorithm
@@ -84,12 +90,18 @@ COLUMNS: Mapping[str, Column] = MappingProxyType(
         "reference_BT": Column(_reference),
         "sampler_BT": Column(_sampler),
         "teacher_BT": Column(_teacher),
+        "values_BT": Column(_values),
         "sum_pi_squared_BT": Column(_sum_pi_squared),
         "weights_BT": Column(_weights),
         "baselines_B": Column(_baselines, per_token=False),
         "components_KB": Column(_components, per_token=False),
     }
 )
+
+
+def needs_critic(algorithm: Algorithm) -> bool:
+    """Whether the algorithm's advantages are made with a critic."""
+    return "values_BT" in algorithm.columns
 
 
 def needs_reference(algorithm: Algorithm) -> bool:

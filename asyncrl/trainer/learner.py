@@ -2,6 +2,7 @@
 
 batch -> columns (passes without gradient) -> shaped rewards -> advantages -> policy.step
                                                KL controller <- mean KL
+                                               returns    -> critic.update
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.columns import COLUMNS
+from asyncrl.trainer.critic import Critic
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
@@ -28,11 +30,12 @@ class Learner:
 
     Attributes:
         policy: the trained model with its optimizer.
+        critic: the second one; None for an algorithm without one.
         kl_controller: coefficient of the KL penalty in the reward; None without one.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, critic: Critic | None = None) -> None:
+        self.policy, self.critic = policy, critic
         reward_kl = self.algorithm.reward_kl
         self.kl_controller: KLController | None = None if reward_kl is None else reward_kl.controller
 
@@ -51,14 +54,18 @@ class Learner:
                 were before the optimizer step.
         """
         tally = Tally()
-        start = StartOfStep(batch, self.policy)
+        start = StartOfStep(batch, self.policy, self.critic)
         rewards = self._shaped(start, tally)
         advantages_N = self.advantages(start, rewards)
         self._measure(start, rewards, tally)
         tally.spread("critic/advantages", advantages_N)
         if needs_teacher(self.algorithm):
             measure_teacher(start.logprobs_N, start.teacher_N, tally)
-        self.policy.step(start, advantages_N, tally)
+        policy_waits = self.critic is not None and self.critic.is_ahead
+        if self.critic is not None:
+            self.critic.learn(start, rewards, tally)
+        if not policy_waits:
+            self.policy.step(start, advantages_N, tally)
         return tally
 
     def advantages(self, start: StartOfStep, rewards: Tensor) -> Tensor:
@@ -88,7 +95,8 @@ class Learner:
 
     def state(self) -> Mapping[str, Any]:
         """What a checkpoint keeps of a step besides tensors."""
-        return {} if self.kl_controller is None else {"reward_kl_coef": self.kl_controller.coef}
+        coef = {} if self.kl_controller is None else {"reward_kl_coef": self.kl_controller.coef}
+        return coef if self.critic is None else {**coef, "critic": self.critic.state()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` gave, as a checkpoint kept it.

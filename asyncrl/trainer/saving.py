@@ -95,7 +95,10 @@ class Saver:
         state = {} if ledger is None else self._state(ledger)
         try:
             await waits.blocking(
-                "trainer writes a checkpoint", parts.checkpoints.save, name, parts.policy, state, parts.collective
+                "trainer writes a checkpoint",
+                lambda: parts.checkpoints.save(
+                    name, parts.policy, state, parts.collective, critic=parts.learner.critic
+                ),
             )
         except CheckpointError:
             self._failures += 1

@@ -28,6 +28,14 @@ class Models(Protocol):
         ...
 
 
+class Values(Protocol):
+    """What a critic is asked about a batch; collective."""
+
+    def values(self, batch: Batch) -> Tensor:
+        """[N] float32, what is still to come before each trained token, under the weights as they are now."""
+        ...
+
+
 class StartOfStep:
     """Facts about the trained tokens of a batch under the weights at the start of a step, without gradient.
 
@@ -35,9 +43,9 @@ class StartOfStep:
     same order, for what to ask for depends on the configuration alone.
     """
 
-    def __init__(self, batch: Batch, models: Models) -> None:
+    def __init__(self, batch: Batch, models: Models, critic: Values | None = None) -> None:
         self.batch, self.joined = batch, Joined.of(batch)
-        self._models = models
+        self._models, self._critic = models, critic
 
     @cached_property
     def logprobs_N(self) -> Tensor:
@@ -48,6 +56,12 @@ class StartOfStep:
     def reference_N(self) -> Tensor:
         """[N] float32, nats, of the frozen reference model."""
         return self._models.reference_logprobs(self.batch)
+
+    @cached_property
+    def values_N(self) -> Tensor:
+        """[N] float32, of the critic, in units of reward."""
+        assert self._critic is not None, "columns.needs_critic said that no critic is needed"
+        return self._critic.values(self.batch)
 
     @cached_property
     def sum_pi_squared_N(self) -> Tensor:

@@ -25,7 +25,11 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
     lineage = Lineage(branch=0, number=0, step=0)
     ledger = None
     if saved is not None:
-        await waits.blocking("trainer reads a checkpoint", parts.checkpoints.load, saved, parts.policy)
+        learner = parts.learner
+        await waits.blocking(
+            "trainer reads a checkpoint",
+            lambda: parts.checkpoints.load(saved, learner.policy, critic=learner.critic),
+        )
         parts.learner.restore(saved.state)
         lineage.number, lineage.step = saved.name.number, saved.name.step
         lineage.digests = digests_from_json(saved.state["digests"])

@@ -28,7 +28,7 @@ class ValueModel(nn.Module):
         self._arithmetic = arithmetic
 
     def forward(self, token_ids_RT: Tensor, predictors_N: Tensor) -> Tensor:
-        """[N] float32 values.
+        """[N, 1] float32 values.
 
         Args:
             token_ids_RT: int64, rows padded on the right.
@@ -37,8 +37,9 @@ class ValueModel(nn.Module):
         with autocast(token_ids_RT.device, self._arithmetic):
             hidden_RTH: Tensor = self.trunk(input_ids=token_ids_RT, use_cache=False).last_hidden_state
         hidden_NH = hidden_RTH.flatten(0, 1).index_select(0, predictors_N)
+        # Not a view of it: FSDP hooks its backward pass to what a module returns.
         values_N1: Tensor = self.head(hidden_NH.float())
-        return values_N1.squeeze(-1)
+        return values_N1
 
 
 def load_value_model(

@@ -26,6 +26,7 @@ STANDS_FOR: dict[str, str] = {
     "AlgorithmSection": "AlgorithmConfig",
     "ActorSection": "ActorConfig",
     "Course": "OptimizerConfig",
+    "Epochs": "ActorConfig",
     "PolicySettings": "ActorConfig",
     "Settings": "OptimizerConfig",
     "Retention": "CheckpointConfig",

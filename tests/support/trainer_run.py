@@ -11,6 +11,7 @@ from asyncrl.config import (
     AlgorithmConfig,
     CheckpointConfig,
     Config,
+    CriticConfig,
     EvalConfig,
     ModelConfig,
     RolloutConfig,
@@ -18,7 +19,7 @@ from asyncrl.config import (
     ScheduleConfig,
     TrainerConfig,
 )
-from asyncrl.run.trainer_rank import all_shards
+from asyncrl.run.trainer_rank import all_shards, load_critic
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.gpus import DedicatedGpus
 from asyncrl.trainer.learner import Learner
@@ -55,6 +56,7 @@ def make_config(directory: Path, model_dir: Path, *, mode: str = "separate_async
         weightsync=WeightsyncConfig(directory=str(directory / "parts")),
         algorithm=section(AlgorithmConfig, "algorithm"),
         actor=section(ActorConfig, "actor", lr=1e-3),
+        critic=section(CriticConfig, "critic", lr=1e-3),
         trainer=TrainerConfig(
             **{
                 "steps": 4,
@@ -121,6 +123,7 @@ def start_trainer(
             wire_dtype=manifest.dtypes,
             ranks=ranks,
         )
+        critic = load_critic(config, algorithm, ranks)
     log = open_log(url or str(directory / "log"), "toy")
     publisher = WeightPublisher(
         manifest,
@@ -136,7 +139,7 @@ def start_trainer(
         buffer=buffer,
         publisher=publisher,
         log=log,
-        learner=Learner(policy),
+        learner=Learner(policy, critic),
         gpus=DedicatedGpus(),
         sinks=[sink],
         checkpoints=Checkpoints(directory / "checkpoints", config.trainer.checkpoint),
