@@ -69,8 +69,10 @@ class StarterTeacherConfig(Section):
 
     path: Path = Path("runs/teacher")
     """Directory to make it in; name it as the path of an entry of teachers."""
-    sft: StarterSftConfig = StarterSftConfig(steps=600, decoy=0.0)
-    """Its warm start: by default longer than the model's, on right answers alone."""
+    steps: int = Field(900, ge=1)
+    """Optimizer steps of its warm start, with the batches and the learning rate of the model's."""
+    decoy: float = Field(0.0, ge=0, le=1)
+    """Share of its demonstrations that show several behaviours instead of the right one."""
 
 
 class StarterConfig(Section):
@@ -95,6 +97,11 @@ class AlgorithmConfig(Section):
     """Row of asyncrl.algorithms.ALGORITHMS."""
     adv_estimator: str | None = None
     """Advantage estimator, by the name of a row that has it (grpo, rloo, ...). None: the row's."""
+    gamma: float | None = Field(None, ge=0, le=1)
+    """Discount of a token, for estimators of returns (reinforce_pp, ppo_gae; a critic's returns have the same). None:
+    the row's."""
+    lam: float | None = Field(None, ge=0, le=1)
+    """Lambda of ppo_gae's advantages: 1 trusts the rewards alone, 0 the critic after one token. None: the row's."""
     loss: str | None = None
     """Policy loss by name (ppo_clip, gspo, cispo, ...). None: the row's."""
     loss_agg_mode: str | None = None

@@ -66,10 +66,10 @@ def _make_data(config: Config, starter: StarterConfig) -> list[str]:
 
 def _make_models(config: Config, starter: StarterConfig, progress: Progress) -> list[str]:
     made = _make_model(config, starter, "model.path", config.model.path, starter.sft, progress)
-    if starter.teacher is not None:
-        made += _make_model(
-            config, starter, "starter.teacher.path", starter.teacher.path, starter.teacher.sft, progress
-        )
+    teacher = starter.teacher
+    if teacher is not None:
+        sft = starter.sft.model_copy(update={"steps": teacher.steps, "decoy": teacher.decoy})
+        made += _make_model(config, starter, "starter.teacher.path", teacher.path, sft, progress)
     return made
 
 

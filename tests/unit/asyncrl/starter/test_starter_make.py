@@ -187,7 +187,7 @@ def test_a_lock_that_is_kept_ends_in_a_timeout_that_names_it(tmp_path):
 
 def test_a_teacher_is_a_second_model_with_the_same_tokenizer_and_leaves_the_first_as_it_was(made, tmp_path):
     directory, _ = made
-    teacher = StarterTeacherConfig(path=tmp_path / "teacher", sft=StarterSftConfig(steps=4, batch_size=4, decoy=0.0))
+    teacher = StarterTeacherConfig(path=tmp_path / "teacher", steps=4)
     lines = make(config_at(tmp_path, teacher=teacher))
     assert [line.split(":")[0] for line in lines][-1] == str(tmp_path / "teacher")
     assert make(config_at(tmp_path, teacher=teacher)) == []
@@ -200,7 +200,7 @@ def test_a_teacher_is_a_second_model_with_the_same_tokenizer_and_leaves_the_firs
 
 def test_a_teacher_of_other_settings_is_not_overwritten(made, tmp_path):
     path = tmp_path / "teacher"
-    make(config_at(tmp_path, teacher=StarterTeacherConfig(path=path, sft=StarterSftConfig(steps=1, batch_size=4))))
-    other = StarterTeacherConfig(path=path, sft=StarterSftConfig(steps=2, batch_size=4))
+    make(config_at(tmp_path, teacher=StarterTeacherConfig(path=path, steps=1)))
+    other = StarterTeacherConfig(path=path, steps=2)
     with pytest.raises(ConfigError, match=r"starter\.teacher\.path = .* was made with sft"):
         make(config_at(tmp_path, teacher=other))
