@@ -5,6 +5,7 @@ load makes of it. Everything else is the product's: engine, batch, estimator, co
 At the start, as in a real run, the first eta steps train on groups of version 0.
 """
 
+import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -100,9 +101,12 @@ class Experiment:
             self._sampler.load(history[0], step - len(history) + 1)
             lines.append(self._train(self._sample(step - len(history) + 1, step), step))
             history.append(self._weights())
-        final = self._score(history[-1], steps, self._sizes.final_answers, len(self._held_out))
+        answered = self._answered(history[-1], steps, self._sizes.final_answers, len(self._held_out))
+        by_length = self._by_length(answered)
+        final = round(statistics.fmean(t.reward or 0.0 for group in answered for t in group.trajectories), 5)
         return {
             "final": final,
+            "by_length": by_length,
             "curve": [*curve, (steps, final)],
             "steps": lines,
             "started_groups": self._started,
@@ -176,9 +180,19 @@ class Experiment:
 
     def _score(self, weights: Weights, version: int, answers: int, prompts: int) -> float:
         """Mean held-out reward of the first prompts."""
-        self._sampler.load(weights, version)
-        problems = self._held_out[:prompts]
-        groups = self._sampler.groups(problems, FAR * (version + 1), answers, "eval")
-        score = held_out_score(scores(groups, len(problems), answers, pack(0, version)))
+        groups = self._answered(weights, version, answers, prompts)
+        score = held_out_score(scores(groups, len(groups), answers, pack(0, version)))
         assert score is not None
         return round(score, 5)
+
+    def _answered(self, weights: Weights, version: int, answers: int, prompts: int) -> list[Group]:
+        self._sampler.load(weights, version)
+        return self._sampler.groups(self._held_out[:prompts], FAR * (version + 1), answers, "eval")
+
+    def _by_length(self, groups: Sequence[Group]) -> dict[str, float]:
+        """Mean held-out reward by the characters of the right answer."""
+        found: dict[int, list[float]] = {}
+        for problem, group in zip(self._held_out, groups, strict=True):
+            rewards = [trajectory.reward or 0.0 for trajectory in group.trajectories]
+            found.setdefault(len(problem.answer), []).append(statistics.fmean(rewards))
+        return {str(length): round(statistics.fmean(means), 5) for length, means in sorted(found.items())}

@@ -113,6 +113,17 @@ def _dropping(results: Results) -> str:
         dropped = statistics.fmean(result["dropped_response_length"] for result in cell.values())
         trained = [_length(some) for some in (cell, waited)]
         lines.append(f"| {eta} | {share:.0%} | {dropped:.1f} | {trained[0]:.1f} | {trained[1]:.1f} |")
+    return "\n".join(lines) + "\n\n" + _by_length(cells)
+
+
+def _by_length(cells: Mapping[tuple[int, str, str], Mapping[int, Mapping[str, Any]]]) -> str:
+    """Scores by how long the right answer is: what was dropped is what was not learned."""
+    lengths = sorted({length for cell in cells.values() for result in cell.values() for length in result["by_length"]})
+    lines = ["Scores by digits of the prompt.\n", "| eta | method | policy | " + " | ".join(lengths) + " |"]
+    lines.append("| --- " * (3 + len(lengths)) + "|")
+    for (eta, method, policy), cell in cells.items():
+        means = [statistics.fmean(result["by_length"][length] for result in cell.values()) for length in lengths]
+        lines.append(f"| {eta} | {method} | {policy} | " + " | ".join(f"{mean:.2f}" for mean in means) + " |")
     return "\n".join(lines) + "\n"
 
 

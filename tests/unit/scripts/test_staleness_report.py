@@ -15,6 +15,7 @@ def result(task: str, eta: int, method: str, policy: str, seed: int, final: floa
         "policy": policy,
         "seed": seed,
         "final": final,
+        "by_length": {"3": final, "7": 0.3 if policy == "drop" else final},
         "curve": [[10 * index, score] for index, score in enumerate(scores)],
         "steps": [{"ess": 1.0 if eta == 0 else 0.2, "response_length": 4.0 if policy == "drop" else 5.0}] * 20,
         "started_groups": 40,
@@ -39,9 +40,12 @@ def test_the_page_has_a_row_for_every_condition_and_a_plot_for_every_task(tmp_pa
     assert {path.name for path in tmp_path.glob("*.svg")} == {"staleness-study-sort.svg", "staleness-study-slow.svg"}
 
 
-def test_the_page_says_what_dropping_does_to_lengths(tmp_path: Path) -> None:
+def test_the_page_says_what_dropping_does_to_lengths_and_to_long_answers(tmp_path: Path) -> None:
     write_report(RESULTS, tmp_path)
-    assert "| 1 | 25% | 7.0 | 4.0 | 5.0 |" in (tmp_path / PAGE).read_text()
+    page = (tmp_path / PAGE).read_text()
+    assert "| 1 | 25% | 7.0 | 4.0 | 5.0 |" in page
+    assert "| 1 | tis | drop | 0.60 | 0.30 |" in page
+    assert "| 1 | tis | wait | 0.60 | 0.60 |" in page
 
 
 def test_the_page_says_how_far_ahead_ess_warned(tmp_path: Path) -> None:
