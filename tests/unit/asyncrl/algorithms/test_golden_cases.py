@@ -4,7 +4,9 @@ ASYNCRL_GOLDEN_DIR names another directory of files of the same schema, whose ca
 """
 
 import json
+import runpy
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +37,11 @@ def test_no_case_of_any_file_was_lost_in_loading() -> None:
 @pytest.mark.skipif(CASES_DIR != OWN_CASES, reason="other files than the repository's own may hold any selection")
 def test_every_function_has_a_case_of_its_own() -> None:
     assert {case.function for case in CASES} == ADAPTERS.keys()
+
+
+def test_another_directory_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Path(__file__).parents[3] / "support" / "golden_cases.py"
+    monkeypatch.setenv("ASYNCRL_GOLDEN_DIR", "/somewhere/else")
+    assert runpy.run_path(str(script))["CASES_DIR"] == Path("/somewhere/else")
+    monkeypatch.delenv("ASYNCRL_GOLDEN_DIR")
+    assert runpy.run_path(str(script))["CASES_DIR"] == OWN_CASES
