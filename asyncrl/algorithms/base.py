@@ -215,7 +215,7 @@ class Algorithm:
     distill_coef: float = 0.0
     """Weight of a term that pulls every token that a teacher scored towards the teacher; 0: there is none."""
     distill_estimator: str = "k2"
-    """Estimator of that term, one of kl.UNBIASED_IN_A_LOSS."""
+    """Estimator of that term, one of distillation.DISTILL_ESTIMATORS."""
     filter_overlong: bool = False
     """Leave responses that were cut at the length limit out of the loss; their rewards stay in the baseline."""
 

@@ -16,6 +16,10 @@ from asyncrl.algorithms.masking import inside, mean_pair, upcast
 MAX_ABS = 10.0
 """Largest distance of one token from its teacher, nats: one token that a teacher rules out must not be the step."""
 
+TOPK = "topk"
+DISTILL_ESTIMATORS = (*UNBIASED_IN_A_LOSS, TOPK)
+"""What a distillation term may be: an estimate from the sampled token, or the forward KL over the teacher's top K."""
+
 
 class TopkForwardKL(NamedTuple):
     """What `topk_forward_kl` gives, by position; all but `value_N` without gradient."""
@@ -112,6 +116,38 @@ def distillation_loss(
     loss_BT = torch.where(usable_BT, value_BT.clamp(-max_abs, max_abs), 0.0)
     metrics = {"distill_kl": mean_pair(loss_BT, usable_BT), "distill_frac": mean_pair(usable_BT.float(), mask_BT)}
     return TokenLoss(loss_BT, metrics, scored_BT & ~usable_BT)
+
+
+def topk_distance(student_logits_NV: Tensor, teacher_logprobs_NK: Tensor, teacher_ids_NK: Tensor) -> Tensor:
+    """[N] float32 nats, `topk_forward_kl` with gradient where a teacher scored the token, NaN where none did.
+
+    Args:
+        student_logits_NV: [N, V] float, divided by the temperature.
+        teacher_logprobs_NK: [N, K] float, nats; NaN where no teacher scored the token.
+        teacher_ids_NK: [N, K] int64, any ids there.
+    Source: GKD, arXiv:2306.13649, section 3.
+    """
+    scored_N = ~teacher_logprobs_NK.isnan().any(dim=-1)
+    kl = topk_forward_kl(student_logits_NV[scored_N], teacher_logprobs_NK[scored_N], teacher_ids_NK[scored_N])
+    # Also without any scored token the result hangs on the logits, so that every rank runs the same backward pass.
+    unknown_N = torch.full_like(student_logits_NV[:, 0], torch.nan) + student_logits_NV[:, :0].sum(dim=-1)
+    return unknown_N.to(kl.value_N.dtype).masked_scatter(scored_N, kl.value_N)
+
+
+def topk_loss(distance_BT: Tensor, mask_BT: Tensor, *, max_abs: float = MAX_ABS) -> TokenLoss:
+    """`topk_distance` as a loss: no less than 0 and no more than `max_abs`, with gradient 0 beyond.
+
+    Args:
+        distance_BT: [B, T] float, nats, with gradient; NaN where no teacher scored the token.
+        mask_BT: [B, T] bool, policy tokens.
+    Returns:
+        As `distillation_loss`.
+    Source: GKD, arXiv:2306.13649, section 3.
+    """
+    usable_BT = mask_BT & distance_BT.detach().isfinite()
+    loss_BT = inside(distance_BT, usable_BT).clamp(0.0, max_abs)
+    metrics = {"distill_kl": mean_pair(loss_BT, usable_BT), "distill_frac": mean_pair(usable_BT.float(), mask_BT)}
+    return TokenLoss(loss_BT, metrics, mask_BT & distance_BT.detach().isinf())
 
 
 def _usable(logprobs_BT: Tensor, teacher_BT: Tensor, mask_BT: Tensor) -> Tensor:

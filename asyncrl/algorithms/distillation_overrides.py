@@ -2,6 +2,7 @@
 
 from asyncrl.algorithms.base import Algorithm
 from asyncrl.algorithms.choices import first, known
+from asyncrl.algorithms.distillation import DISTILL_ESTIMATORS
 from asyncrl.algorithms.kl import KL_ESTIMATORS, UNBIASED_IN_A_LOSS
 from asyncrl.algorithms.sections import AlgorithmSection
 from asyncrl.errors import ConfigError
@@ -26,5 +27,5 @@ def distillation(row: Algorithm, asked: AlgorithmSection) -> tuple[float, str]:
             f"the policy nowhere. Use 'k2', or {kind + '+'!r} for its value with the gradient of k2."
         )
     kind = first(kind, row.distill_estimator)
-    known("algorithm.distill_estimator", kind, UNBIASED_IN_A_LOSS)
+    known("algorithm.distill_estimator", kind, DISTILL_ESTIMATORS)
     return coef, kind

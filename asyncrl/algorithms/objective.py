@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.aggregation import Denominators, aggregate
-from asyncrl.algorithms.base import Algorithm, Correction
+from asyncrl.algorithms.base import Algorithm, Correction, TokenLoss
 from asyncrl.algorithms.corrections import normalized
-from asyncrl.algorithms.distillation import distillation_loss
+from asyncrl.algorithms.distillation import TOPK, distillation_loss, topk_loss
 from asyncrl.algorithms.kl import kl_estimate
 from asyncrl.algorithms.masking import Metrics, inside, mean_pair, upcast
 
@@ -58,7 +58,8 @@ def policy_objective(
             batch gets one optimizer step.
         reference_BT: [B, T] float, nats. The KL is measured if it is given, and part of the loss if kl_coef > 0.
         entropy_BT: [B, T] float, measured if given, and part of the loss if entropy_coef is not 0.
-        teacher_BT: [B, T] float, nats, NaN where no teacher scored the token. Part of the loss if distill_coef > 0.
+        teacher_BT: [B, T] float, nats, NaN where no teacher scored the token: its logprobs, or with the estimator topk
+            `distillation.topk_distance`, with gradient. Part of the loss if distill_coef > 0.
         selected_BT: [B, T] bool, what the algorithm's selection picked of the whole mini-batch.
         mean_weight: scalar, mean of the importance weights over the whole mini-batch, which they are divided by.
         lags_BT: [B, T] int64, versions between the one that sampled the token and the one that is trained.
@@ -91,7 +92,7 @@ def policy_objective(
         metrics["entropy"] = mean_pair(entropy_BT, mask_BT)
         terms.append(_Term("loss/entropy", -algorithm.entropy_coef, entropy_BT, mask_BT & ~finite_BT))
     if algorithm.distill_coef > 0 and teacher_BT is not None:
-        tokens = distillation_loss(logprobs_BT, teacher_BT, mask_BT, kind=algorithm.distill_estimator)
+        tokens = _distillation(algorithm, logprobs_BT, teacher_BT, mask_BT)
         metrics |= tokens.metrics
         terms.append(_Term("loss/distill", algorithm.distill_coef, tokens.loss_BT, tokens.nonfinite_BT))
 
@@ -159,6 +160,12 @@ def _weighed(
         if algorithm.selection.rejects:
             weights_BT = inside(mask_BT.float() if weights_BT is None else weights_BT, ~selected_BT)
     return _Weighed(correction, weights_BT, nonfinite_BT, metrics, extremes)
+
+
+def _distillation(algorithm: Algorithm, logprobs_BT: Tensor, teacher_BT: Tensor, mask_BT: Tensor) -> TokenLoss:
+    if algorithm.distill_estimator == TOPK:
+        return topk_loss(teacher_BT, mask_BT)
+    return distillation_loss(logprobs_BT, teacher_BT, mask_BT, kind=algorithm.distill_estimator)
 
 
 def _require(coef: float, tensor: Tensor | None, coef_name: str, tensor_name: str) -> None:

@@ -144,7 +144,8 @@ class AlgorithmConfig(Section):
     distill_coef: float | None = Field(None, ge=0)
     """Weight of a term that pulls each token towards its teacher. 0: none. None: the row's."""
     distill_estimator: str | None = None
-    """Estimator of that term: k2, k3, or one with `+` for its straight-through form. None: the row's, or k2."""
+    """Estimator of that term: k2, k3, or one with `+` for its straight-through form, from the sampled token; topk: the
+    forward KL over the likeliest tokens of teachers with top_k. None: the row's, or k2."""
     preference_loss: str | None = None
     """Loss of a pair: sigmoid (DPO), ipo, hinge or sppo_hard. None: the row's."""
     preference_beta: float | None = Field(None, gt=0)

@@ -65,7 +65,7 @@ async def _train(
 ) -> Outcome:
     url, run_dir = os.environ[URL], config.run.directory
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
-    require_teachers(algorithm, [teacher.name for teacher in config.teachers])
+    require_teachers(algorithm, {teacher.name: teacher.top_k for teacher in config.teachers})
     manifest = Manifest.from_model_dir(config.model.path, config.model.wire_dtype)
     policy = Policy.load(
         config.model.path,

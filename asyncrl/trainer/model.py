@@ -1,5 +1,6 @@
 """A Hugging Face causal language model as the trainer needs it: float32 masters, shards, logprobs of sampled tokens."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,12 @@ Arithmetic = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class TokenOutputs:
-    """What the model says about the N trained tokens of a micro-batch: logprobs and entropies, [N] float32, nats."""
+    """What the model says about the N trained tokens of a micro-batch: logprobs and entropies, [N] float32, nats, and
+    what else was measured."""
 
     logprobs_N: Tensor
     entropies_N: Tensor
+    measured_N: Tensor | None = None
 
 
 class LanguageModel:
@@ -38,12 +41,24 @@ class LanguageModel:
         assert isinstance(head, nn.Module)
         head.register_forward_pre_hook(self._keep_predictors)
 
-    def outputs(self, micro: MicroBatch, *, temperature: float, entropy_has_gradient: bool) -> TokenOutputs:
-        """Logprobs, with gradient where autograd is on, and entropies of the trained tokens at `temperature`."""
+    def outputs(
+        self,
+        micro: MicroBatch,
+        *,
+        temperature: float,
+        entropy_has_gradient: bool,
+        measure: Callable[[Tensor], Tensor] | None = None,
+    ) -> TokenOutputs:
+        """Logprobs, with gradient where autograd is on, and entropies of the trained tokens at `temperature`.
+
+        Args:
+            measure: what else to make of the [N, V] logits, divided by the temperature; [N].
+        """
         logits_NV = self.logits(micro)
         logprobs_N = token_logprobs(logits_NV, micro.labels_N, temperature=temperature)
         source_NV = logits_NV if entropy_has_gradient else logits_NV.detach()
-        return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature))
+        measured_N = None if measure is None else measure(logits_NV / temperature)
+        return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature), measured_N)
 
     def logits(self, micro: MicroBatch) -> Tensor:
         """[N, V] that predict the trained tokens.

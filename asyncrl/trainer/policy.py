@@ -24,6 +24,7 @@ from asyncrl.trainer.passes import Passes, pick
 from asyncrl.trainer.selection import select
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
+from asyncrl.trainer.teacher_scores import distance_to_top, looks_at_top
 from weightsync.shard import LocalShard, shards_of
 
 
@@ -50,6 +51,8 @@ class TokenFacts:
     reference_N: Tensor | None
     teacher_N: Tensor | None
     """NaN where no teacher scored the token."""
+    teacher_top_NK: tuple[Tensor, Tensor] | None
+    """Logprobs and ids of a teacher's likeliest tokens; None: the algorithm does not look at them."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,7 @@ class Policy:
             proximal_N=start.logprobs_N if passes * len(parts) > 1 or looks_ahead else None,
             reference_N=None if self._reference is None else start.reference_N,
             teacher_N=start.teacher_N.to(self.model.device) if self.algorithm.distill_coef > 0 else None,
+            teacher_top_NK=start.teacher_top_NK if looks_at_top(self.algorithm) else None,
         )
         for epoch in range(passes):
             for number, rows in enumerate(parts):
@@ -237,8 +241,12 @@ class Policy:
     ) -> Tensor:
         """Add a micro-batch's gradient; returns which of its tokens are not finite, [R, S] bool."""
         algorithm = self.algorithm
+        top = known.teacher_top_NK
         outputs = self.model.outputs(
-            micro, temperature=self._temperature, entropy_has_gradient=algorithm.entropy_coef != 0
+            micro,
+            temperature=self._temperature,
+            entropy_has_gradient=algorithm.entropy_coef != 0,
+            measure=None if top is None else distance_to_top(top, micro, self.model.device),
         )
         logprobs_RS = micro.grid(outputs.logprobs_N)
         before_RS = _grid(known.proximal_N, micro)
@@ -254,7 +262,7 @@ class Policy:
             proximal_BT=before_RS if proximal is None else proximal(micro.sampler_RS, before_RS, micro.lags_RS),
             reference_BT=_grid(known.reference_N, micro),
             entropy_BT=micro.grid(outputs.entropies_N),
-            teacher_BT=_grid(known.teacher_N, micro),
+            teacher_BT=_grid(known.teacher_N, micro) if outputs.measured_N is None else micro.grid(outputs.measured_N),
             selected_BT=_grid(whole.selected_N, micro),
             mean_weight=whole.mean_weight,
             lags_BT=micro.lags_RS,

@@ -9,7 +9,7 @@ from torch import Tensor
 from asyncrl.algorithms.logprobs import sum_pi_squared
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.joined import Joined
-from asyncrl.trainer.teacher_scores import teacher_logprobs
+from asyncrl.trainer.teacher_scores import teacher_logprobs, teacher_top
 
 
 class Models(Protocol):
@@ -72,3 +72,8 @@ class StartOfStep:
     def teacher_N(self) -> Tensor:
         """[N] float32, nats, of the first teacher that scored the token's row; NaN without one. No pass of a model."""
         return teacher_logprobs(self.batch)
+
+    @cached_property
+    def teacher_top_NK(self) -> tuple[Tensor, Tensor]:
+        """Logprobs and ids of the same teacher's likeliest tokens; see teacher_scores.teacher_top."""
+        return teacher_top(self.batch)

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from asyncrl.algorithms import ALGORITHMS
 from asyncrl.algorithms.aggregation import Denominators
-from asyncrl.algorithms.distillation import distillation_loss, topk_forward_kl, towards_teacher
+from asyncrl.algorithms.distillation import (
+    distillation_loss,
+    topk_distance,
+    topk_forward_kl,
+    topk_loss,
+    towards_teacher,
+)
 from asyncrl.algorithms.measures import finish
 from asyncrl.algorithms.objective import policy_objective
 from tests.support.algorithm_batch import Batch, run
@@ -121,3 +127,32 @@ def test_a_coefficient_without_a_teachers_logprobs_is_an_error() -> None:
     empty = torch.zeros(1, 1)
     with pytest.raises(ValueError, match=r"distill_coef = 0\.5, but teacher_BT was not given"):
         policy_objective(row, empty, empty, empty, empty > 0, Denominators(1, 1))
+
+
+def test_the_distance_over_likeliest_tokens_has_no_gradient_where_no_teacher_scored_and_is_cut_at_ten() -> None:
+    rng = torch.Generator().manual_seed(5)
+    logits = torch.randn(3, 6, generator=rng).double()
+    logits[2, 0] = -200.0
+    logits.requires_grad_()
+    teacher = torch.tensor([[-0.5, -1.0], [NAN, NAN], [-0.01, -5.0]]).double()
+    ids = torch.tensor([[1, 2], [0, 0], [0, 3]])
+    distance = topk_distance(logits, teacher, ids)
+    assert distance.isnan().tolist() == [False, True, False]
+    tokens = topk_loss(distance[None], torch.tensor([[True, True, True]]))
+    tokens.loss_BT.sum().backward()
+    assert logits.grad is not None
+    alone = logits.detach()[:1].clone().requires_grad_()
+    topk_forward_kl(alone, teacher[:1], ids[:1]).value_N.sum().backward()
+    torch.testing.assert_close(logits.grad[:1], alone.grad)
+    assert (logits.grad[1:2] == 0).all()
+    assert 9 < tokens.loss_BT[0, 2] <= 10
+    assert finish(tokens.metrics)["distill_frac"] == pytest.approx(2 / 3)
+    assert not tokens.nonfinite_BT.any()
+
+
+def test_no_scored_token_still_hangs_on_the_logits() -> None:
+    logits = torch.zeros(2, 4, requires_grad=True)
+    distance = topk_distance(logits, torch.full((2, 1), NAN), torch.zeros(2, 1, dtype=torch.int64))
+    topk_loss(distance[None], torch.ones(1, 2, dtype=torch.bool)).loss_BT.sum().backward()
+    assert logits.grad is not None
+    assert (logits.grad == 0).all()

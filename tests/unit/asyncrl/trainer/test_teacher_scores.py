@@ -10,7 +10,7 @@ from asyncrl.algorithms import ALGORITHMS
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.batch import Batch, build
 from asyncrl.trainer.tally import Tally
-from asyncrl.trainer.teacher_scores import measure_teacher, require_teachers, teacher_logprobs
+from asyncrl.trainer.teacher_scores import measure_teacher, require_teachers, teacher_logprobs, teacher_top
 from buffer import Group, Row, Span, Trajectory
 
 NAN = float("nan")
@@ -58,8 +58,35 @@ def test_the_distance_is_measured_over_scored_tokens_only() -> None:
 
 
 def test_an_algorithm_that_learns_from_a_teacher_is_refused_without_one() -> None:
-    require_teachers(ALGORITHMS["grpo"], [])
-    require_teachers(ALGORITHMS["opd"], ["big"])
+    require_teachers(ALGORITHMS["grpo"], {})
+    require_teachers(ALGORITHMS["opd"], {"big": 0})
     for row_ in (ALGORITHMS["opd"], replace(ALGORITHMS["grpo"], distill_coef=0.5)):
         with pytest.raises(ConfigError, match="teachers is empty"):
-            require_teachers(row_, [])
+            require_teachers(row_, {})
+
+
+def test_likeliest_tokens_are_looked_at_only_where_every_teacher_keeps_some() -> None:
+    algorithm = replace(ALGORITHMS["grpo"], distill_coef=0.5, distill_estimator="topk")
+    require_teachers(algorithm, {"big": 8})
+    with pytest.raises(ConfigError, match="top_k of teacher 'small' is 0"):
+        require_teachers(algorithm, {"big": 8, "small": 0})
+
+
+def with_top(sampled: list[int], width: int) -> Row:
+    """A row whose teacher's i-th likeliest token at place p has id 10 p + i and logprob -i."""
+    plain = row(sampled, big=[0.0] * 6)
+    ids = 10 * np.arange(6)[:, None] + np.arange(width)
+    columns = {
+        "teacher/big/logprobs": plain.columns["teacher/big/logprobs"],
+        "teacher/big/topk_logprobs": -np.tile(np.arange(width, dtype=np.float32), (6, 1)),
+        "teacher/big/topk_ids": ids.astype(np.int32),
+    }
+    return replace(plain, columns=columns)
+
+
+def test_likeliest_tokens_are_cut_to_the_least_that_a_teacher_kept() -> None:
+    logprobs, ids = teacher_top(batch(with_top([2, 4], 3), row([3]), with_top([5], 2)))
+    assert ids.tolist() == [[20, 21], [40, 41], [0, 0], [50, 51]]
+    assert logprobs[[0, 1, 3]].tolist() == [[0, -1]] * 3
+    assert logprobs[2].isnan().all()
+    assert teacher_top(batch(row([3])))[0].shape == (1, 1)
