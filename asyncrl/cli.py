@@ -19,6 +19,8 @@ COMMANDS: dict[str, str] = {
     "checkpoint": "list or verify the checkpoints of a run",
     "check-data": "say which rows of data files are usable, and why others are not",
     "doctor": "check this machine, Redis, model, data and devices for a run",
+    "tune": "predict other limits, policies and splits from a run, and recommend one",
+    "sweep": "train seeded variants of a run, and tabulate quality against throughput",
     "audit": "prove that no prompt was lost or trained twice",
     "buffer": "operate the replay buffer: status, pause, drain, export, import, dead letters",
     "stop": "ask both clusters of a run to stop",

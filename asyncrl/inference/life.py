@@ -143,6 +143,8 @@ class ServerLife:
         self._facts.add("pause_s", activated.pause_s)
         self._facts.add("changed_words", activated.num_changed)
         self._facts.counts["last_pause_s"] = activated.pause_s
+        longest_s = self._facts.counts.get("longest_pause_s", 0.0)
+        self._facts.counts["longest_pause_s"] = max(longest_s, activated.pause_s)
         self._facts.version = label(ticket.target)
         await waits.in_thread(self._receiver.acknowledge, ticket.target, ticket.digest)
         self._enter("serving")

@@ -81,7 +81,8 @@ class Speeds:
         environment: seconds of each call of an environment's `step`: tools and rewards; of training prompts.
         served: class of requests at once -> the requests, as one worker saw them.
         waited: seconds of each request that had to wait for a server at its version.
-        servers: counts of hosts: activations, and the seconds `stage_s` and `pause_s` of them.
+        servers: sums over hosts: activations, the seconds `stage_s` and `pause_s` of them, and the longest pause of
+            each, which is mostly its first: a server compiles and loads then.
     """
 
     environment: Durations = field(default_factory=Durations)
@@ -91,7 +92,7 @@ class Speeds:
 
     def host(self, facts: Mapping[str, float | str]) -> None:
         """Count what a host reported."""
-        for name in ("activations", "stage_s", "pause_s"):
+        for name in ("activations", "stage_s", "pause_s", "longest_pause_s"):
             if name in facts and not isinstance(value := facts[name], str):
                 self.servers[name] = self.servers.get(name, 0.0) + value
 

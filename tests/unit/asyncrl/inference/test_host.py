@@ -125,6 +125,7 @@ async def test_a_server_is_inspected_then_acknowledged_then_brought_to_head(sett
         assert server.bodies("/update_weights_from_tensor")[0]["flush_cache"] is True
         assert host.facts.counts["activations"] == 1
         assert 0 < host.facts.counts["last_pause_s"] < 5
+        assert host.facts.counts["longest_pause_s"] == host.facts.counts["last_pause_s"]
         assert host.facts.counts["staged_bytes"] == 100
         await until(lambda: setting.reports[-1]["version"] == "1.1")
     assert setting.log.states[-1] == "serving"

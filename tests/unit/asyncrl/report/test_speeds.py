@@ -71,14 +71,20 @@ def test_workers_and_hosts_report_what_the_run_directory_keeps(tmp_path: Path) -
     reports: dict[str, dict[str, float | str]] = {
         "worker-0.11": {rollout_facts.SPEEDS: json.dumps(worker.to_json()), "tokens_per_s": 3.0},
         "worker-0.22": {rollout_facts.SPEEDS: json.dumps(worker.to_json())},
-        "server-0": {"activations": 3.0, "stage_s": 0.75, "pause_s": 0.3, "version": "1.3"},
+        "server-0": {"activations": 3.0, "stage_s": 0.75, "pause_s": 0.3, "longest_pause_s": 0.2, "version": "1.3"},
+        "server-1": {"activations": 1.0, "stage_s": 0.25, "pause_s": 0.1, "longest_pause_s": 0.1, "version": "1.3"},
         "trainer": {"step": 4.0},
     }
     rollout_facts.write(tmp_path, rollout_facts.of_reports(reports))
     found = rollout_facts.read(tmp_path).speeds
     assert found.environment.calls == {256: 2, 512: 2}
     assert found.served == {8: Served(2, 200, 4.0, 16.0)}
-    assert found.servers == {"activations": 3.0, "stage_s": 0.75, "pause_s": 0.3}
+    assert found.servers == {
+        "activations": 4.0,
+        "stage_s": 1.0,
+        "pause_s": 0.4,
+        "longest_pause_s": pytest.approx(0.3),
+    }
     assert rollout_facts.SPEEDS in FOR_THE_SUMMARY, "the console shows counts, not tables of them"
 
 
