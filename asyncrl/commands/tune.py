@@ -63,7 +63,9 @@ def render(profile: "Profile", rows: "Sequence[Row]", choice: "Recommendation") 
     """The table, what it is compared with, and the choice."""
     table = columns(HEAD, [_cells(row, _remark(row, profile.setting, choice)) for row in rows])
     keys = ", ".join(f"{name}={value}" for name, value in _keys(choice.row.setting).items())
-    return f"{table}\n\nRecommended: {choice.why}\nSet {keys}."
+    lags = ", ".join(f"{value:.3f} at lag {lag}" for lag, value in profile.ess.items())
+    ess = f"\nEffective sample size in this run: {lags}. How much lag is borne, only training shows." if lags else ""
+    return f"{table}\n\nRecommended: {choice.why}\nSet {keys}.{ess}"
 
 
 def _profile(source: Path) -> "Profile":

@@ -1,5 +1,6 @@
 """Make a profile of a run from what it left in its directory: config.yaml, metrics.jsonl, rollout/facts.json."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from asyncrl.tuning.simulator import simulate
 WAIT = "timing_s/wait/"
 CHECKPOINT = f"{WAIT}trainer writes a checkpoint"
 NOTICE_STEPS = 30
+ESS = re.compile(r"training/off_policy/lag_(?P<lag>\d+)/ess\Z")
 PUBLISH = ("align", "upload", "flip")
 """Phases of a publish after which servers see the version."""
 
@@ -54,6 +56,7 @@ def fit(run_dir: Path) -> Profile:
             workload=_workload(config),
             answers=_answers(lines, steps, measured),
             speeds=_speeds(lines, steps, measured, config),
+            ess=_ess(lines),
         ),
         measured.waited,
     )
@@ -120,6 +123,16 @@ def _answers(lines: Sequence[Line], steps: Sequence[Line], measured: Measured) -
         prompt_tokens=_mean(steps, "prompt_length/mean"),
         environment_s=_seconds(measured.environment),
     )
+
+
+def _ess(lines: Sequence[Line]) -> dict[int, float]:
+    """Lag -> mean over all steps that trained tokens of it."""
+    found: dict[int, list[float]] = {}
+    for line in lines:
+        for name, value in line.values.items():
+            if (match := ESS.match(name)) is not None:
+                found.setdefault(int(match["lag"]), []).append(value)
+    return {lag: round(fmean(values), 4) for lag, values in sorted(found.items())}
 
 
 def _lengths(lines: Sequence[Line]) -> dict[int, float]:

@@ -98,3 +98,6 @@ class Profile(Section):
     """What an episode consists of."""
     speeds: Speeds
     """How fast the parts are."""
+    ess: dict[int, float] = Field(default_factory=dict)
+    """Lag -> effective sample size of the run's importance weights at it, 0 to 1. It is shown beside the choice, not
+    used: what lag costs in learning is nothing that a simulation of seconds knows."""

@@ -29,6 +29,7 @@ def test_a_run_gives_a_table_a_choice_and_a_picture(tmp_path: Path, capsys: pyte
     assert table.count("<- recommended") == 1
     assert "Recommended: limit" in choice
     assert "Set staleness.limit=" in choice
+    assert "Effective sample size in this run: 1.000 at lag 0, 0.875 at lag 2." in choice
     assert str(directory / "tune.png") in printed.err
     assert (directory / "tune.png").read_bytes().startswith(b"\x89PNG")
 
@@ -92,5 +93,5 @@ def test_a_profile_says_in_yaml_what_people_may_change(tmp_path: Path) -> None:
     path = tmp_path / "profile.yaml"
     profile_file.write(profile(environment_s={0.5: 2.0}), path)
     written = yaml.safe_load(path.read_text())
-    assert set(written) == {"setting", "workload", "answers", "speeds"}
+    assert set(written) == {"setting", "workload", "answers", "speeds", "ess"}
     assert written["answers"]["environment_s"] == {0.5: 2.0}

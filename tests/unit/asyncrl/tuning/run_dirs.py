@@ -32,6 +32,8 @@ STEP = {
     "buffer/lag_mean": 1.5,
     "buffer/num_left": 0.0,
     "critic/rewards/mean": 0.5,
+    "training/off_policy/lag_0/ess": 1.0,
+    "training/off_policy/lag_2/ess": 0.875,
 }
 SPEEDS: Mapping[str, Any] = {
     "environment": {"512": [30, 12.0], "1024": [10, 9.0]},

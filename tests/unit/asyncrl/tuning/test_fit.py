@@ -25,6 +25,7 @@ def test_every_number_comes_from_its_place(tmp_path: Path) -> None:
     assert found.answers.in_group_share == pytest.approx(9 / 27)
     assert (found.answers.turns, found.answers.prompt_tokens) == (1.5, 12.0)
     assert found.answers.environment_s == {0.4: 30.0, 0.9: 10.0}
+    assert found.ess == {0: 1.0, 2: 0.875}
     speeds = found.speeds
     # Two workers share the server: it has twice the requests that one of them sees.
     assert speeds.token_s == {14.0: pytest.approx(0.03), 28.0: pytest.approx(0.05)}
