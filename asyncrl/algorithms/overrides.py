@@ -9,6 +9,7 @@ from asyncrl.algorithms.aggregation import AGGREGATIONS
 from asyncrl.algorithms.base import Algorithm, CorrectionRule, PolicyLoss
 from asyncrl.algorithms.choices import first, function_of, known, settings_of
 from asyncrl.algorithms.corrections import Weighting
+from asyncrl.algorithms.discount_overrides import discounted
 from asyncrl.algorithms.distillation_overrides import distillation
 from asyncrl.algorithms.kl import KL_ESTIMATORS, UNBIASED_IN_A_LOSS
 from asyncrl.algorithms.off_policy_overrides import off_policy_parts
@@ -41,7 +42,7 @@ def apply(
     advantage, measure = preference(rows, rows[estimator], algorithm)
     return replace(
         row,
-        advantage=advantage,
+        advantage=discounted(rows, estimator, advantage, algorithm),
         columns=rows[estimator].columns,
         measure=measure,
         one_update_a_step=rows[estimator].one_update_a_step,

@@ -17,6 +17,8 @@ from asyncrl.errors import ConfigError
 class AlgorithmKeys:
     name: str = "grpo"
     adv_estimator: str | None = None
+    gamma: float | None = None
+    lam: float | None = None
     loss: str | None = None
     loss_agg_mode: str | None = None
     norm_length: int | None = None
