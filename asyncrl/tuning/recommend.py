@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.tuning.search import Row
 
-NEARLY = 0.95
+NEARLY = 0.9
 """A row with this share of the highest tokens per second is as good: what is left is within a prediction's error."""
 BIAS = 0.05
 """Smallest difference of lengths that is called one, as in the report on length bias."""
@@ -24,8 +24,8 @@ class Recommendation:
 def recommend(rows: Sequence[Row]) -> Recommendation:
     """The freshest of the rows that are nearly as fast as the fastest; rows that select on length are left out.
 
-    Lag is what learning pays for speed, so that of two equally fast rows the one with less lag is the better. Of those
-    with the same lag `wait` is before `drop`, and then the faster one.
+    Lag is what learning pays for speed, so that of two equally fast rows the one with less lag is the better. `wait` is
+    before `drop` whatever the lag: answers that are late for a slow tool are lost without a trace in their lengths.
 
     Raises:
         ValueError: there is no row.
@@ -40,11 +40,11 @@ def recommend(rows: Sequence[Row]) -> Recommendation:
     return Recommendation(chosen, _why(chosen, rows, candidates, best, is_fair=bool(fair)))
 
 
-def _order(row: Row) -> tuple[float, bool, float]:
+def _order(row: Row) -> tuple[bool, float, float]:
     # In optimizer steps: a version of several is as many old for each version of lag, and half of it when fresh.
     per_version = row.setting.steps_per_version
     steps = row.prediction.lag_mean * per_version + (per_version - 1) / 2
-    return round(steps, 1), row.setting.policy == "drop", -row.prediction.tokens_per_s
+    return row.setting.policy == "drop", round(steps, 1), -row.prediction.tokens_per_s
 
 
 def _why(chosen: Row, rows: Sequence[Row], candidates: Sequence[Row], best: float, *, is_fair: bool) -> str:

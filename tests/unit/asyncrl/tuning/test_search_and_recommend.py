@@ -90,8 +90,10 @@ def test_of_rows_that_are_nearly_as_fast_the_freshest_is_taken() -> None:
 
 
 def test_wait_is_before_drop_and_a_version_of_one_step_before_one_of_several() -> None:
-    waits, drops = row(1, tokens_per_s=990.0), row(1, "drop", tokens_per_s=1000.0)
+    waits, drops = row(2, tokens_per_s=930.0), row(1, "drop", tokens_per_s=1000.0)
     assert recommend([drops, waits]).row is waits
+    slow = row(1, tokens_per_s=800.0)
+    assert recommend([drops, slow]).row is drops, "a fifth slower is no match"
     several = row(1, steps=4, tokens_per_s=1000.0)
     assert recommend([several, row(2, tokens_per_s=1000.0)]).row.setting.limit == 2, "four steps a version are older"
 
