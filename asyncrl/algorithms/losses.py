@@ -98,11 +98,8 @@ def ppo_clip(
     tokens = prepare(logprobs_BT, proximal_BT, advantages_BT, mask_BT, weights_BT)
     ratio_BT = clamped(tokens.log_ratio_BT).exp()
     plain_BT = -tokens.advantages_BT * ratio_BT
-    lower, upper = torch.tensor(1 - low), torch.tensor(1 + high)
-    if lags_BT is not None:
-        scale_BT = lag_scale ** inside(lags_BT, mask_BT).float()
-        lower, upper = 1 - low * scale_BT, 1 + high * scale_BT
-    clipped_BT = -tokens.advantages_BT * torch.clamp(ratio_BT, lower.to(ratio_BT), upper.to(ratio_BT))
+    scale_BT = torch.ones_like(ratio_BT) if lags_BT is None else lag_scale ** inside(lags_BT, mask_BT).to(ratio_BT)
+    clipped_BT = -tokens.advantages_BT * ratio_BT.clamp(1 - low * scale_BT, 1 + high * scale_BT)
     loss_BT = torch.maximum(plain_BT, clipped_BT)
     metrics = {"clip_frac": tokens.mean(clipped_BT > plain_BT)}
     if dual_clip is None:

@@ -6,13 +6,14 @@ from functools import partial
 from typing import TypeVar
 
 from asyncrl.algorithms.aggregation import AGGREGATIONS
-from asyncrl.algorithms.base import Algorithm, CorrectionRule, PolicyLoss
+from asyncrl.algorithms.base import Algorithm, CorrectionRule, PolicyLoss, Selection
 from asyncrl.algorithms.choices import first, function_of, known, settings_of
 from asyncrl.algorithms.corrections import Weighting
 from asyncrl.algorithms.discount_overrides import discounted
 from asyncrl.algorithms.distillation_overrides import distillation
 from asyncrl.algorithms.kl import KL_ESTIMATORS, UNBIASED_IN_A_LOSS
 from asyncrl.algorithms.off_policy_overrides import off_policy_parts
+from asyncrl.algorithms.part_settings import loss_with, selection_with
 from asyncrl.algorithms.preference_overrides import preference
 from asyncrl.algorithms.reward_overrides import overlong, reward_kl
 from asyncrl.algorithms.sections import ActorSection, AlgorithmSection
@@ -32,10 +33,12 @@ def apply(
     estimator = row.name if algorithm.adv_estimator is None else algorithm.adv_estimator
     known("algorithm.adv_estimator", estimator, rows)
     loss, loss_name = _loss(row, algorithm)
-    loss = _clipped(loss, loss_name, actor)
+    loss = loss_with(_clipped(loss, loss_name, actor), loss_name, algorithm.loss_settings)
+    selection = selection_with(selection_for(row, loss, loss_name), algorithm.selection_settings)
     aggregation = _aggregation(row, algorithm, loss_name)
     correction = _correction(row, algorithm)
     off_policy = off_policy_parts(row, algorithm, loss_name, correction)
+    _something_to_select_by(row, selection, bypass=off_policy.bypass)
     distill_coef, distill_estimator = distillation(row, algorithm)
     _one_update_if_needed(rows[estimator], actor)
     _own_loss_if_needed(rows[estimator], algorithm)
@@ -48,7 +51,7 @@ def apply(
         one_update_a_step=rows[estimator].one_update_a_step,
         correction=correction,
         loss=loss,
-        selection=selection_for(row, loss, loss_name),
+        selection=selection,
         aggregation=aggregation,
         norm_length=_norm_length(row, algorithm, aggregation, max_new_tokens),
         kl_coef=first(algorithm.kl_coef, row.kl_coef),
@@ -66,6 +69,15 @@ def apply(
         distill_coef=distill_coef,
         distill_estimator=distill_estimator,
     )
+
+
+def _something_to_select_by(row: Algorithm, selection: Selection | None, *, bypass: bool) -> None:
+    if bypass and selection is not None and selection.rejects:
+        raise ConfigError(
+            f"algorithm.bypass with algorithm.name = {row.name!r}: its rule compares the policy at the start of the "
+            "step with the sampler's, the centre of the ratio in bypass mode, so the ratio would be cut twice. "
+            "Remove bypass, or name another algorithm."
+        )
 
 
 def _one_update_if_needed(estimator: Algorithm, actor: ActorSection) -> None:

@@ -1,5 +1,6 @@
 """What `resolve` reads of a configuration; the algorithms know no other part of it."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 
@@ -38,6 +39,10 @@ class AlgorithmSection(Protocol):
     def filter_zero_variance(self) -> bool | None: ...
     @property
     def max_nonfinite_frac(self) -> float: ...
+    @property
+    def loss_settings(self) -> Mapping[str, float]: ...
+    @property
+    def selection_settings(self) -> Mapping[str, float]: ...
     @property
     def correction_normalize(self) -> bool | None: ...
     @property

@@ -104,6 +104,12 @@ class AlgorithmConfig(Section):
     """Lambda of ppo_gae's advantages: 1 trusts the rewards alone, 0 the critic after one token. None: the row's."""
     loss: str | None = None
     """Policy loss by name (ppo_clip, gspo, cispo, ...). None: the row's."""
+    loss_settings: dict[str, float] = Field(default_factory=dict)
+    """Numbers of the loss by their names there, where they are not a clip range of actor: beta of dro, penalty of
+    kl_cov, tau_positive and tau_negative of sapo, ratio_cap of dppo_tv and dppo_kl. Others: the row's."""
+    selection_settings: dict[str, float] = Field(default_factory=dict)
+    """Numbers of the rule over the whole mini-batch: threshold of m2po, share of kl_cov, and share, lower and upper of
+    clip_cov. Others: the row's."""
     loss_agg_mode: str | None = None
     """How token losses become one number: token-mean, token-sum, seq-mean-token-sum, seq-mean-token-mean,
     seq-mean-token-sum-norm. None: the row's."""

@@ -136,8 +136,13 @@ def _origins(config: Config, places: Mapping[str, str]) -> dict[str, str]:
         if key in OF_THE_MODE and value is None:
             origins[key] = f"mode row {config.mode}"
         else:
-            origins[key] = places.get(key, "default")
+            origins[key] = places.get(key) or _of_entries(places, key) or "default"
     return origins
+
+
+def _of_entries(places: Mapping[str, str], key: str) -> str:
+    """Where the first entry of a key that is a mapping was set."""
+    return next((place for at, place in places.items() if at.startswith(f"{key}.")), "")
 
 
 def _resolved(config: Config) -> dict[str, Any]:

@@ -236,6 +236,10 @@ def test_origins_say_where_each_value_comes_from(file: Path) -> None:
     assert origins["rollout.n"] == origins["schedule.steps_per_version"] == "override"
     assert origins["staleness.limit"] == "mode row sync"
     assert origins["actor.lr"] == "default"
+    given = loaded(file, "algorithm:\n  loss_settings: {beta: 0.5}\n", "algorithm.selection_settings.threshold=0.1")
+    assert given.config.algorithm.loss_settings == {"beta": 0.5}
+    assert given.origins["algorithm.loss_settings"] == f"{file} line 2"
+    assert given.origins["algorithm.selection_settings"] == "override"
     assert set(origins) == set(known_keys())
 
 

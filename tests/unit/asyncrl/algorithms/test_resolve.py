@@ -1,7 +1,8 @@
 """A configuration on top of a row: every key changes what it says, and impossible combinations are refused by name."""
 
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from functools import partial
 
 import pytest
@@ -31,6 +32,8 @@ class AlgorithmKeys:
     distill_estimator: str | None = None
     filter_zero_variance: bool | None = None
     max_nonfinite_frac: float = 0.01
+    loss_settings: Mapping[str, float] = field(default_factory=dict)
+    selection_settings: Mapping[str, float] = field(default_factory=dict)
     correction_normalize: bool | None = None
     bypass: bool | None = None
     proximal: str | None = None
@@ -100,9 +103,9 @@ def test_every_key_replaces_its_part_of_the_row_and_nothing_else(
 ) -> None:
     got = resolved(**keys)
     assert getattr(got, part) == expected
-    for field in fields(Algorithm):
-        if field.name != part:
-            assert getattr(got, field.name) == getattr(ALGORITHMS["grpo"], field.name)
+    for one in fields(Algorithm):
+        if one.name != part:
+            assert getattr(got, one.name) == getattr(ALGORITHMS["grpo"], one.name)
 
 
 def test_false_and_zero_are_answers_and_not_the_rows_own() -> None:
@@ -139,6 +142,13 @@ def test_a_clip_range_that_follows_the_lag_is_a_setting_of_the_loss_that_has_one
         ({"correction": "none", "correction_normalize": True}, "has no importance weights"),
         ({"bypass": True, "loss": "reinforce", "correction_normalize": True}, "together with algorithm.bypass"),
         ({"proximal": "cubic"}, "proximal = 'cubic' is not known"),
+        (
+            {"loss_settings": {"beta": 1.0}},
+            "algorithm.loss_settings.beta = 1.0 is no setting of algorithm.loss",
+        ),
+        ({"loss_settings": {"low": 0.1}}, "is set by actor.clip_ratio_low"),
+        ({"selection_settings": {"threshold": 0.1}}, "is no setting of this algorithm's selection, which has none"),
+        ({"name": "m2po", "bypass": True, "correction": "none"}, "the ratio would be cut twice"),
     ],
 )
 def test_keys_that_mean_nothing_together_are_refused(keys: dict[str, object], says: str) -> None:
@@ -150,6 +160,14 @@ def test_a_penalty_of_the_reward_is_resolved_with_its_controller() -> None:
     got = resolved(reward_kl_coef=0.01, reward_kl_target=0.1).reward_kl
     assert got == RewardKL(KLController(0.01, 0.1, 10_000.0), "k1")
     assert resolved(reward_kl_coef=0.0).reward_kl is None
+
+
+def test_numbers_of_a_loss_and_of_a_selection_are_set_by_their_names() -> None:
+    assert settings(resolved(name="dro", loss_settings={"beta": 0.5}).loss)["beta"] == 0.5
+    got = resolved(name="m2po", selection_settings={"threshold": 0.1}).selection
+    assert got is not None
+    assert got.rejects
+    assert settings(got.rule) == {"threshold": 0.1}
 
 
 def test_naming_the_rows_own_loss_keeps_the_rows_settings() -> None:
