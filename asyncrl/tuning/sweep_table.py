@@ -58,11 +58,13 @@ class Figures:
 
 
 def result_of(directory: Path) -> Result:
-    """What a run that has finished left. Raises ValueError: it trained no step."""
+    """What a run that has finished left, without its first step if there are more. Raises ValueError: it has none."""
     summary = json.loads((directory / SUMMARY).read_text())
     steps = [line for line in surviving(read(directory)) if line.is_training and "timing_s/step" in line.values]
     if not steps:
         raise ValueError(f"{directory}/metrics.jsonl has no training step, although the run finished.")
+    # The first step has what happens once: kernels are compiled, and the window fills.
+    steps = steps[1:] or steps
     return Result(
         held_out=summary["heldout_after"],
         tokens_per_s=measured.tokens_per_s(steps),

@@ -85,6 +85,10 @@ def test_a_result_is_read_from_what_a_run_leaves(tmp_path: Path) -> None:
     found = result_of(write_run(tmp_path, steps=4, held_out=0.75))
     assert (found.held_out, found.tokens_per_s, found.step_s) == (0.75, 250.0, 2.0)
     assert found.stale_share == pytest.approx(20 / 36)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    lines[0]["timing_s/step"] = 100.0
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert result_of(tmp_path) == found, "what the first step compiles says nothing about the others"
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(ValueError, match="has no training step"):
         result_of(tmp_path)
