@@ -139,8 +139,10 @@ class Learner:
         self, start: StartOfStep, rewards_J: Tensor, estimator: str, controller: KLController, tally: Tally
     ) -> Tensor:
         joined = start.joined
+        # On the last token that is trained, where there is one: returns are taken over trained tokens only.
+        seen_JS = torch.where(joined.trained_JS.any(dim=-1, keepdim=True), joined.trained_JS, joined.sampled_JS)
         rewards_JS, (numerator, count) = subtract_kl(
-            token_rewards(rewards_J, joined.sampled_JS),
+            token_rewards(rewards_J, seen_JS),
             joined.place(start.logprobs_N),
             joined.place(start.reference_N),
             joined.trained_JS,

@@ -10,6 +10,7 @@ from asyncrl.algorithms.advantages import row_scores, spread
 from asyncrl.algorithms.base import Overlong, Selection, alone
 from asyncrl.algorithms.kl import kl_estimate
 from asyncrl.algorithms.logprobs import sum_pi_squared
+from asyncrl.algorithms.returns import discounted_returns
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer.batch import micro_batches
 from asyncrl.trainer.columns import COLUMNS
@@ -17,6 +18,7 @@ from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.selection import select
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
+from buffer import Row, Span
 from tests.support.rank_threads import RankThreads
 from tests.support.tiny_policy import make_batch, make_groups, make_policy, train
 
@@ -103,6 +105,29 @@ def test_kl_in_the_reward_is_taken_off_each_token_and_its_coefficient_follows_th
     assert values["actor/reward_kl_coef"] == 0.5
     assert mean_kl > 0.0121  # far above the target, so the error is clipped at 20 %
     assert learner.state() == {"reward_kl_coef": pytest.approx(0.5 * (1 + 0.2 * 12 / 100))}
+
+
+def test_an_outcome_reward_reaches_the_returns_though_the_last_token_is_not_trained(model_dir):
+    (group,) = make_groups(model_dir, 1, 2, rewards=[[1.0, 0.0]], noise=0.0)
+    first, second = group.trajectories
+    bare = Row(  # a context without a prompt: nothing predicts its only token
+        token_ids=np.array([7], dtype=np.uint32),
+        mask=np.array([True]),
+        logprobs=np.array([-1.0], dtype=np.float32),
+        spans=(Span(first.rows[0].spans[0].version, 0, 1),),
+        num_prompt_tokens=0,
+    )
+    group = replace(group, trajectories=(replace(first, rows=(*first.rows, bare)), second))
+    policy = make_policy(model_dir, algorithm_reward_kl_coef=0.1, algorithm_name="ppo_gae")
+    policy.algorithm = replace(
+        policy.algorithm,
+        columns=("sampler_BT",),
+        advantage=lambda r, m, g, total, sampler_BT: discounted_returns(r, m, gamma=1.0),
+    )
+    batch = make_batch(policy, [group])
+    values = Learner(policy).step(batch).values()
+    assert batch.masked == {("first_token", "toy"): 1}
+    assert values["critic/advantages/max"] == pytest.approx(1.0)  # the policy is its own reference: no penalty
 
 
 def test_a_coefficient_goes_on_where_the_checkpoint_left_it(model_dir):
