@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Config(Section):
-    """A whole run. A file in configs/ says everything that matters about it and inherits from nothing."""
+    """A whole run. A file in configs/ says everything that matters about it; a recipe says what it changes of one."""
 
     run: RunConfig = RunConfig()
     """Name, directory and seed."""
