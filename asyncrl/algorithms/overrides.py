@@ -108,6 +108,13 @@ def _own_loss_if_needed(estimator: Algorithm, algorithm: AlgorithmSection) -> No
                 f"own loss only with {key} = {own!r}, and would follow no loss otherwise. Remove algorithm.{key}, or "
                 "choose another adv_estimator."
             )
+    for key in ("kl_coef", "entropy_coef", "distill_coef"):
+        if coef := getattr(algorithm, key):
+            raise ConfigError(
+                f"algorithm.{key} = {coef} with the advantages of {estimator.name!r}: its loss is a mean over pairs or "
+                "answers in the form of a sum over tokens, so the term would be a sum, too, and outweigh it with every "
+                "token. Remove it; preference_beta holds the policy to where it is compared with."
+            )
 
 
 def _kl_estimator(kind: str) -> str:

@@ -28,7 +28,8 @@ class Sampling:
 
     Attributes:
         max_new_tokens: most tokens of this answer, at least 1.
-        temperature: > 0; recorded logprobs are those of logits / temperature.
+        temperature: recorded logprobs are those of logits / temperature. 0: the likeliest token each time, with the
+            logprobs of the logits as they are.
         top_p: nucleus, 1 = off. The recorded logprobs are not renormalised for top_p and top_k.
         top_k: -1 = all.
         stop_token_ids: ids that end an answer, and are part of it.

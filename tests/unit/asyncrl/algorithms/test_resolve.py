@@ -149,6 +149,7 @@ def test_a_clip_range_that_follows_the_lag_is_a_setting_of_the_loss_that_has_one
         ({"loss_settings": {"low": 0.1}}, "is set by actor.clip_ratio_low"),
         ({"selection_settings": {"threshold": 0.1}}, "is no setting of this algorithm's selection, which has none"),
         ({"name": "m2po", "bypass": True, "correction": "none"}, "the ratio would be cut twice"),
+        ({"name": "online_dpo", "entropy_coef": 0.01}, "so the term would be a sum, too"),
     ],
 )
 def test_keys_that_mean_nothing_together_are_refused(keys: dict[str, object], says: str) -> None:
