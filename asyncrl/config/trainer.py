@@ -161,7 +161,10 @@ class AlgorithmConfig(Section):
     preference_eta: float | None = Field(None, gt=0)
     """Step of sppo: a certain win draws an answer's log ratio to half of it, in nats. None: the row's."""
     filter_zero_variance: bool | None = None
-    """Leave groups whose rewards are all equal out of the loss. None: the row's."""
+    """Dynamic sampling: count groups whose rewards are all equal instead of training on them, and play other prompts in
+    their place. None: the row's."""
+    max_gen_batches: int = Field(0, ge=0)
+    """Batches' worth of groups that one step may generate and filter so; beyond it the run stops. 0: no bound."""
     max_nonfinite_frac: float = Field(0.01, ge=0, le=1)
     """Share of a step's tokens that may be NaN or infinite (masked and counted) before the run stops."""
 

@@ -1,15 +1,18 @@
 """Play the episodes of one claim, keep the claim alive meanwhile, and hand the whole group in or give it back.
 
-A group leaves in exactly one of three ways: put as a whole, failed with a reason (a failure is counted), or abandoned
-(it costs nothing). What an abandoned one has is parked before, so that the ordinal's next owner goes on from it. A
-worker that dies in between loses the claim to the next one, with what it parked last.
+A group leaves in exactly one of three ways: put as a whole (or filtered, if it can teach nothing), failed with a reason
+(a failure is counted), or abandoned (it costs nothing). What an abandoned one has is parked before, so that the
+ordinal's next owner goes on from it. A worker that dies in between loses the claim to the next one, with what it
+parked last.
 """
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from asyncrl import waits
 from asyncrl.errors import WaitTimeout
@@ -18,12 +21,15 @@ from asyncrl.rollout.lengths import EndedLengths
 from asyncrl.rollout.members import Members
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.signal import ZERO_VARIANCE, shared_reward
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
 from buffer import Fenced, Group, Trajectory
 
 log = logging.getLogger(__name__)
 
+MAX_SHARED_REWARDS = 16
+"""Rewards that equal members share which are counted one by one."""
 DOOMED = "doomed"  # the ledger's reason for a group that can no longer be consumed in time
 
 
@@ -36,12 +42,15 @@ class GroupSettings:
         park_every_s: seconds between two looks whether there is something new to park; None: never.
         parks_when_given_back: whether a group that is not to be finished is parked.
         cut_timeout_s: seconds that servers get to give back what they have of a group that is halted.
+        filters_zero_variance: whether a group whose rewards are all equal is not handed in; its place is given back, so
+            that another prompt is played.
     """
 
     renew_every_s: float
     park_every_s: float | None = None
     parks_when_given_back: bool = True
     cut_timeout_s: float = 5.0
+    filters_zero_variance: bool = False
 
 
 class GroupPlayer:
@@ -65,7 +74,8 @@ class GroupPlayer:
         """Play one group to its end. Whoever cancels it gives the claim back (Reservations.close).
 
         Returns:
-            What became of it: ready, stale, dead, waiting (it failed), fenced, given_up, or why it was not finished.
+            What became of it: ready, filtered, stale, dead, waiting (it failed), fenced, given_up, or why it was not
+            finished.
         """
         members = Members(work, self._player, self._slots, self.counts, self._teachers)
         parking = Parking(work.ledger, work.claim, work.row.data_source, members.progress, self.counts)
@@ -171,7 +181,9 @@ class GroupPlayer:
             trajectories=trajectories,
             extra_info={"index": work.row.index},
         )
-        putting = asyncio.ensure_future(waits.in_thread(work.ledger.put, work.claim, group))
+        filtered = self._why_filtered(work, trajectories)
+        put = partial(work.ledger.put, work.claim, group, filtered=filtered)
+        putting = asyncio.ensure_future(waits.in_thread(put))
         work.remains.is_handed_in = True
         try:
             return await asyncio.shield(putting)
@@ -181,6 +193,17 @@ class GroupPlayer:
             if (error := putting.exception()) is not None:
                 log.error("group %s was not handed in: %s", work.claim.gid, error)
             raise
+
+    def _why_filtered(self, work: Work, trajectories: Sequence[Trajectory]) -> str | None:
+        shared = shared_reward(trajectories)
+        if shared is None or work.stream != "train" or not self._settings.filters_zero_variance:
+            return None
+        # All right and all wrong ask for different prompts. On a continuum rewards seldom agree: they count as one.
+        at, name = f"zero_variance_at_{shared:g}", "zero_variance_at_others"
+        if at in self.counts or sum(key.startswith("zero_variance_at_") for key in self.counts) < MAX_SHARED_REWARDS:
+            name = at
+        self.counts[name] += 1
+        return ZERO_VARIANCE
 
     async def _fail(self, work: Work, parking: Parking, reason: str, message: str) -> str:
         try:

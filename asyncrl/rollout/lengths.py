@@ -8,7 +8,7 @@ from asyncrl.report.rollout_facts import by_source_json
 from asyncrl.rollout.progress import Progress
 
 IN = ("ready", "done")  # outcomes of groups that are in
-OVER = ("stale", "dead", "waiting")  # outcomes with which the ledger drops what was parked, too
+OVER = ("filtered", "stale", "dead", "waiting")  # outcomes with which the ledger drops what was parked, too
 
 
 class EndedLengths:

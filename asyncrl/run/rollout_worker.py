@@ -5,6 +5,7 @@ import asyncio
 import os
 
 from asyncrl.config import Config
+from asyncrl.config.dynamic_sampling import filters_zero_variance
 from asyncrl.inference.board import LogBoard
 from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.worker import Worker, WorkerSettings
@@ -57,6 +58,7 @@ def settings_of(config: Config) -> WorkerSettings:
             park_every_s=partials.interval_s,
             parks_when_given_back=partials.on_stop,
             cut_timeout_s=stop_s / 8,
+            filters_zero_variance=filters_zero_variance(config.algorithm),
         ),
         # What is left after both is for giving back and leaving.
         stop_timeout_s=stop_s / 2,

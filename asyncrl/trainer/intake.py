@@ -17,11 +17,12 @@ from typing import Literal
 import msgpack
 
 from asyncrl import waits
-from asyncrl.errors import WaitTimeout
+from asyncrl.errors import DataError, WaitTimeout
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
 from asyncrl.trainer.lineage import Lineage
 from asyncrl.trainer.parallel import assign, mini_batches
 from asyncrl.trainer.parts import TrainerParts
+from asyncrl.trainer.signals import Signals
 from asyncrl.trainer.sweeper import Sweeper
 from buffer import Group
 from buffer.answers import Entry, Leased, LeftGroup, NotReady
@@ -52,10 +53,10 @@ class StepGroups:
 @dataclass(frozen=True)
 class NoGroups:
     """Why there are none now. `answer_needs`: a server asks for an anchor; `publish`: head is behind what is trained,
-    and groups in flight may be waiting for it; `timeout`: `late` says for what."""
+    and groups in flight may be waiting for it; `timeout`, `no_signal`: `error` says of what."""
 
-    reason: Literal["save", "stop", "answer_needs", "publish", "timeout"]
-    late: WaitTimeout | None = None
+    reason: Literal["save", "stop", "answer_needs", "publish", "timeout", "no_signal"]
+    error: WaitTimeout | DataError | None = None
 
 
 class Intake:
@@ -68,6 +69,9 @@ class Intake:
         self._parts, self._lineage, self._stop, self._is_publishing = parts, lineage, stop, is_publishing
         self._buffer, self._ranks = parts.buffer, parts.collective
         self._sweeper = Sweeper(parts.buffer)
+        self._signals = Signals(
+            parts.buffer, parts.config.algorithm.max_gen_batches, parts.config.schedule.groups_per_step
+        )
         self._left: list[LeftGroup] = []
         self._not_ready: NotReady | None = None
         self._early: Leased | NotReady | None = None
@@ -88,6 +92,8 @@ class Intake:
             decision = await decided_by_rank0(self._ranks, lambda: self._lease(start_s, can_free_bytes))
             if decision["do"] == "timeout":
                 return NoGroups("timeout", WaitTimeout(*decision["late"]))
+            if decision["do"] == "no_signal":
+                return NoGroups("no_signal", DataError(decision["why"]))
             if decision["do"] != "train":
                 return NoGroups(decision["do"])
             entries = [_entry(plain) for plain in decision["entries"]]
@@ -129,8 +135,11 @@ class Intake:
         answer, self._early = self._early or self._lease_once(), None
         self._left += answer.left
         if isinstance(answer, Leased):
+            self._signals.leased()
             return self._plan(answer)
         self._not_ready = answer
+        if why := self._signals.missing():
+            return {"do": "no_signal", "why": why}
         if answer.bytes_refused and can_free_bytes:
             return {"do": "save"}
         if not self._is_publishing():

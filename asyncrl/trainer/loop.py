@@ -86,6 +86,7 @@ class TrainingLoop:
             FencedOut: a newer trainer owns the run; this one must not be started again.
             LedgerBehind: start again with `resume`.
             WaitTimeout: no groups in trainer.lease_wait_s seconds; everything trained is in a checkpoint.
+            DataError: algorithm.max_gen_batches were filtered in one step; everything trained is in a checkpoint.
             CheckpointError, ExportError, NumericsError: see their docstrings.
         """
         try:
@@ -206,8 +207,8 @@ class _Run:
                 await self.publishing.publish()
             return False
         await self.saver.save()
-        if answer.late is not None:
-            raise answer.late
+        if answer.error is not None:
+            raise answer.error
         return answer.reason == "stop"
 
     async def finish(self) -> Outcome:

@@ -87,3 +87,41 @@ async def test_whenever_a_group_is_halted_it_is_in_or_given_back_and_its_tokens_
         assert ledger.held == ledger.sampled, "what was sampled is in the group or parked"
         assert buffer.audit().by_reason == ({} if outcome == "ready" else {"abandoned": 1})
     assert outcomes == {"ready", "halted"}
+
+
+class ScoredPlayer(TimedPlayer):
+    """Every answer has the reward that its episode's number picks."""
+
+    def __init__(self, rewards: list[float]) -> None:
+        super().__init__(0, 0)
+        self._rewards = rewards
+
+    async def play(self, task: EpisodeTask, progress: Progress, memo: PromptMemo) -> Trajectory:
+        progress.builder.begin_row([1])
+        progress.builder.append_sampled([5], [-0.5], [Span(pack(1, 0), 70, 1)])
+        reward = Reward(self._rewards[task.episode])
+        return progress.finish(reward, finish_reason="stop", num_turns=1, extra_info={})
+
+
+@pytest.mark.parametrize(
+    ("rewards", "filters", "outcome"),
+    [([1.0, 1.0], True, "filtered"), ([1.0, 0.0], True, "ready"), ([1.0, 1.0], False, "ready")],
+)
+@in_event_loop
+async def test_a_group_that_teaches_nothing_gives_its_place_to_another_prompt(
+    rewards: list[float], filters: bool, outcome: str
+) -> None:
+    buffer = ReplayBuffer.in_memory("run", BufferConfig())
+    buffer.recover("nonce", None, number=0, limit=0, groups_per_version=1)
+    row = PromptRow(0, "test", ({"role": "user", "content": "1"},), None, {})
+    claim = buffer.reserve("worker")
+    assert isinstance(claim, Claim)
+    assert not isinstance(buffer.reserve("worker"), Claim)  # the window holds one
+    settings = GroupSettings(renew_every_s=15.0, filters_zero_variance=filters)
+    player = GroupPlayer(cast(EpisodePlayer, ScoredPlayer(rewards)), Slots(8), settings)
+    assert await player.play(Work(buffer, claim, row, "train", 2)) == outcome
+    assert player.counts[f"groups_{outcome}"] == 1
+    assert isinstance(buffer.reserve("worker"), Claim) == (outcome == "filtered")
+    if outcome == "filtered":
+        assert player.counts["zero_variance_at_1"] == 1
+        assert buffer.usage().reasons["zero_variance"] == 1
