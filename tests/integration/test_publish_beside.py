@@ -48,7 +48,7 @@ def hold(run, version, until, before=lambda: None):
 
 def after_steps(run, what):
     """Call `what(n)` when step n has changed the weights."""
-    step, done = run.parts.policy.step, []
+    step, done = run.parts.learner.step, []
 
     def stepped(batch):
         tally = step(batch)
@@ -56,7 +56,7 @@ def after_steps(run, what):
         what(len(done))
         return tally
 
-    run.parts.policy.step = stepped
+    run.parts.learner.step = stepped
 
 
 def digest_of(run, model_dir):
@@ -165,8 +165,8 @@ def test_a_checkpoint_says_nothing_of_a_version_on_its_way_and_a_resume_goes_on_
     run, saved, states = trainer(tmp_path, model_dir, every_steps=1), threading.Event(), []
     save = run.parts.checkpoints.save
 
-    def saving(name, policy, state, ranks):
-        save(name, policy, state, ranks)
+    def saving(name, policy, state, ranks, **parts):
+        save(name, policy, state, ranks, **parts)
         states.append((label(run.parts.publisher.head()), sorted(state["digests"]), state["number"]))
         raise Killed
 

@@ -147,8 +147,8 @@ class Killed(BaseException):
 
 
 def die_after_steps(run, steps):
-    policy = run.parts.policy
-    step, done = policy.step, []
+    learner = run.parts.learner
+    step, done = learner.step, []
 
     def dying(batch):
         tally = step(batch)
@@ -157,7 +157,7 @@ def die_after_steps(run, steps):
             raise Killed
         return tally
 
-    policy.step = dying
+    learner.step = dying
 
 
 @pytest.mark.parametrize("moment", ["before the rename", "after the rename"])
@@ -168,9 +168,9 @@ def test_dying_around_a_checkpoint_trains_every_ordinal_once(model_dir, tmp_path
     checkpoints = killed.parts.checkpoints
     save = checkpoints.save
 
-    def dying(*args):
+    def dying(*args, **parts):
         if moment == "after the rename":
-            save(*args)
+            save(*args, **parts)
         raise Killed
 
     checkpoints.save = dying
@@ -201,8 +201,8 @@ def test_a_stop_saves_and_leaves_and_a_resume_goes_on(model_dir, tmp_path):
 
 
 def stop_after_steps(run, steps, stop):
-    policy = run.parts.policy
-    step, done = policy.step, []
+    learner = run.parts.learner
+    step, done = learner.step, []
 
     def counted(batch):
         done.append(1)
@@ -210,20 +210,20 @@ def stop_after_steps(run, steps, stop):
             stop.set()
         return step(batch)
 
-    policy.step = counted
+    learner.step = counted
 
 
 def test_the_stop_mark_of_the_run_stops_it_too(model_dir, tmp_path):
     config = make_config(tmp_path, model_dir, trainer={"steps": 50})
     run = start_trainer(config, make_buffer(config))
-    policy = run.parts.policy
-    step = policy.step
+    learner = run.parts.learner
+    step = learner.step
 
     def stopping(batch):
         run.parts.buffer.stop()
         return step(batch)
 
-    policy.step = stopping
+    learner.step = stopping
     with rollout_for(run).running():
         assert run.go().reason == "stopped"
 
@@ -262,14 +262,14 @@ def test_a_newer_trainer_fences_the_older_one(model_dir, tmp_path):
     config = make_config(tmp_path, model_dir)
     buffer = make_buffer(config)
     old = start_trainer(config, buffer)
-    policy = old.parts.policy
-    step = policy.step
+    learner = old.parts.learner
+    step = learner.step
 
     def taken_over(batch):
         buffer.recover("other trainer", None, number=0, limit=2, groups_per_version=4)
         return step(batch)
 
-    policy.step = taken_over
+    learner.step = taken_over
     with rollout_for(old).running(), pytest.raises(FencedOut, match="Another trainer has taken over"):
         old.go()
 
@@ -278,8 +278,8 @@ def test_a_ledger_that_lost_its_tail_ends_the_trainer_which_then_resumes(model_d
     config = make_config(tmp_path, model_dir, trainer={"steps": 6})
     buffer = make_buffer(config)
     run = start_trainer(config, buffer)
-    policy = run.parts.policy
-    step, done = policy.step, []
+    learner = run.parts.learner
+    step, done = learner.step, []
 
     def forgetful(batch):
         done.append(1)
@@ -287,7 +287,7 @@ def test_a_ledger_that_lost_its_tail_ends_the_trainer_which_then_resumes(model_d
             buffer._store.drop()  # Redis came back without its data
         return step(batch)
 
-    policy.step = forgetful
+    learner.step = forgetful
     with rollout_for(run).running(), pytest.raises(LedgerBehind, match=r"Start it again with --resume"):
         run.go()
     resumed = start_trainer(config, buffer)
@@ -394,11 +394,11 @@ def test_checkpoints_may_fail_twice_in_a_row_but_not_three_times(model_dir, tmp_
     run = start_trainer(config, make_buffer(config))
     save, failures = run.parts.checkpoints.save, []
 
-    def failing(*args):
+    def failing(*args, **parts):
         failures.append(1)
         if len(failures) in (1, 2, 4, 5, 6):
             raise CheckpointError("the disk is full")
-        return save(*args)
+        return save(*args, **parts)
 
     run.parts.checkpoints.save = failing
     with rollout_for(run).running(), pytest.raises(CheckpointError, match="the disk is full"):

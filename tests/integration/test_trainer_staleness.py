@@ -95,7 +95,7 @@ def test_the_metrics_of_a_resumed_run_have_one_row_a_step_and_the_version_that_i
         run = start_trainer(config, buffer)
         sink = JsonlSink(tmp_path / "metrics.jsonl")
         run.parts.sinks.append(sink)
-        step, done = run.parts.policy.step, []
+        step, done = run.parts.learner.step, []
 
         def dying(batch, step=step, done=done, dies=not resume):
             done.append(1)
@@ -103,7 +103,7 @@ def test_the_metrics_of_a_resumed_run_have_one_row_a_step_and_the_version_that_i
                 raise Killed
             return step(batch)
 
-        run.parts.policy.step = dying
+        run.parts.learner.step = dying
         with rollout_for(run).running():
             if resume:
                 run.go(resume=True, stop=stop)

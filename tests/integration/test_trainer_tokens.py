@@ -87,11 +87,11 @@ def test_a_failed_checkpoint_masks_no_token_twice(model_dir, tmp_path):
     run = start_trainer(config, buffer)
     save, calls = run.parts.checkpoints.save, []
 
-    def failing(*args):
+    def failing(*args, **parts):
         calls.append(1)
         if len(calls) in (1, 3):
             raise CheckpointError("the disk is full")
-        return save(*args)
+        return save(*args, **parts)
 
     run.parts.checkpoints.save = failing
     with rollout_for(run, change=of_two_sources).running():
@@ -115,7 +115,7 @@ def test_a_killed_and_resumed_run_accounts_like_an_uninterrupted_one(model_dir, 
     config = make_config(tmp_path / "killed", model_dir, **ORDERED)
     buffer = make_buffer(config)
     killed = start_trainer(config, buffer)
-    step, done = killed.parts.policy.step, []
+    step, done = killed.parts.learner.step, []
 
     def dying(batch):
         done.append(1)
@@ -123,7 +123,7 @@ def test_a_killed_and_resumed_run_accounts_like_an_uninterrupted_one(model_dir, 
             raise Killed
         return step(batch)
 
-    killed.parts.policy.step = dying
+    killed.parts.learner.step = dying
     with rollout_for(killed, change=of_two_sources).running(), pytest.raises(Killed):
         killed.go()
     before = json.loads(json.dumps(buffer.audit().tokens.to_json()))["fates"]
