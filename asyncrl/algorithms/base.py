@@ -34,6 +34,8 @@ class TokenLoss:
     """clip_frac, approx_kl and others, over valid tokens; always `nonfinite_tokens`."""
     nonfinite_BT: Tensor
     """[B, T] bool: valid tokens that were left out because log ratio or loss was not finite."""
+    clipped_BT: Tensor | None = None
+    """[B, T] bool: valid tokens that a bound of the loss cuts, on either side. None: it has no bounds."""
 
 
 @dataclass(frozen=True)

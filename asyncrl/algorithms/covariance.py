@@ -107,7 +107,7 @@ def clip_cov(
     plain_BT = -tokens.advantages_BT * ratio_BT
     clipped_BT = -tokens.advantages_BT * ratio_BT.clamp(1 - low, 1 + high)
     loss_BT = torch.where(selected_BT, 0.0, torch.maximum(plain_BT, clipped_BT))
-    return tokens.finish(loss_BT, {"clip_frac": tokens.mean(selected_BT)})
+    return tokens.finish(loss_BT, {"clip_frac": tokens.mean(selected_BT)}, selected_BT | (clipped_BT > plain_BT))
 
 
 def kl_cov(

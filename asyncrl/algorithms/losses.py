@@ -21,7 +21,7 @@ class TokenInputs:
     usable_BT: Tensor
     weights_BT: Tensor | None
 
-    def finish(self, loss_BT: Tensor, metrics: Metrics) -> TokenLoss:
+    def finish(self, loss_BT: Tensor, metrics: Metrics, clipped_BT: Tensor | None = None) -> TokenLoss:
         """Apply the weights; leave out and count what came out non-finite. It stays in the denominators."""
         if self.weights_BT is not None:
             loss_BT = loss_BT * inside(self.weights_BT, self.usable_BT).detach()
@@ -35,6 +35,7 @@ class TokenInputs:
                 "nonfinite_tokens": mean_pair(nonfinite_BT, self.mask_BT),
             },
             nonfinite_BT=nonfinite_BT,
+            clipped_BT=None if clipped_BT is None else clipped_BT.detach() & self.usable_BT,
         )
 
     def mean(self, values_BT: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,13 +102,16 @@ def ppo_clip(
     scale_BT = torch.ones_like(ratio_BT) if lags_BT is None else lag_scale ** inside(lags_BT, mask_BT).to(ratio_BT)
     clipped_BT = -tokens.advantages_BT * ratio_BT.clamp(1 - low * scale_BT, 1 + high * scale_BT)
     loss_BT = torch.maximum(plain_BT, clipped_BT)
-    metrics = {"clip_frac": tokens.mean(clipped_BT > plain_BT)}
+    cut_BT = clipped_BT > plain_BT
+    metrics = {"clip_frac": tokens.mean(cut_BT)}
     if dual_clip is None:
-        return tokens.finish(loss_BT, metrics)
+        return tokens.finish(loss_BT, metrics, cut_BT)
     negative_BT = tokens.advantages_BT < 0
     bound_BT = -tokens.advantages_BT * dual_clip
-    metrics["clip_frac_lower"] = tokens.mean(negative_BT & (loss_BT > bound_BT))
-    return tokens.finish(torch.where(negative_BT, torch.minimum(loss_BT, bound_BT), loss_BT), metrics)
+    bounded_BT = negative_BT & (loss_BT > bound_BT)
+    metrics["clip_frac_lower"] = tokens.mean(bounded_BT)
+    loss_BT = torch.where(negative_BT, torch.minimum(loss_BT, bound_BT), loss_BT)
+    return tokens.finish(loss_BT, metrics, cut_BT | bounded_BT)
 
 
 def surrogate(
@@ -149,7 +153,7 @@ def cispo(
     kept_BT = ratio_BT.clamp(1 - low, 1 + high)
     # Products with the logprob first: an overflow then meets finite factors only on its way back, and its 0 stays 0.
     loss_BT = -(tokens.logprobs_BT * tokens.advantages_BT) * kept_BT
-    return tokens.finish(loss_BT, {"clip_frac": tokens.mean(ratio_BT != kept_BT)})
+    return tokens.finish(loss_BT, {"clip_frac": tokens.mean(ratio_BT != kept_BT)}, ratio_BT != kept_BT)
 
 
 def reinforce(
@@ -249,7 +253,7 @@ def _within_trust_region(tokens: TokenInputs, trusted_BT: Tensor, ratio_cap: flo
         "clip_frac": tokens.mean(~trusted_BT),
         "clip_frac_lower": tokens.mean(trusted_BT & (ratio_BT > ratio_cap)),
     }
-    return tokens.finish(loss_BT, metrics)
+    return tokens.finish(loss_BT, metrics, ~trusted_BT | (ratio_BT > ratio_cap))
 
 
 def dro(

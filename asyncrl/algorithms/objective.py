@@ -27,6 +27,8 @@ class Objective:
     """[B, T] bool, valid tokens that count for nothing in the policy loss: their weight is 0. None: there are none."""
     nonfinite_BT: Tensor
     """[B, T] bool, valid tokens that were left out because a number was NaN or infinite."""
+    clipped_BT: Tensor | None
+    """[B, T] bool, valid tokens that a bound of the policy loss cuts. None: it has no bounds."""
 
 
 def policy_objective(
@@ -114,6 +116,7 @@ def policy_objective(
         weighed.correction,
         rejected_BT=None if weighed.weights_BT is None else mask_BT & (weighed.weights_BT == 0),
         nonfinite_BT=nonfinite_BT,
+        clipped_BT=policy.clipped_BT,
     )
 
 

@@ -38,7 +38,7 @@ def gspo(
     plain_BT = -tokens.advantages_BT * ratio_BT
     clipped_BT = -tokens.advantages_BT * ratio_BT.clamp(1 - low, 1 + high)
     metrics = {"clip_frac": tokens.mean(clipped_BT > plain_BT)}
-    return tokens.finish(torch.maximum(plain_BT, clipped_BT), metrics)
+    return tokens.finish(torch.maximum(plain_BT, clipped_BT), metrics, clipped_BT > plain_BT)
 
 
 def gmpo(
@@ -76,4 +76,5 @@ def gmpo(
         "clip_frac_lower": tokens.mean(down_BT & outside_BT),
     }
     share_B = rows_B / row_lengths(mask_BT).clamp(min=1)
-    return tokens.finish(inside(share_B[:, None].expand(mask_BT.shape), mask_BT), metrics)
+    loss_BT = inside(share_B[:, None].expand(mask_BT.shape), mask_BT)
+    return tokens.finish(loss_BT, metrics, outside_BT & (up_BT | down_BT))

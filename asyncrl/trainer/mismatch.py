@@ -1,5 +1,7 @@
 """Metrics of one micro-batch about its sampler: distance of the two policies, and effective sample size by lag."""
 
+from collections.abc import Iterator, Mapping
+
 import torch
 from torch import Tensor
 
@@ -31,9 +33,8 @@ def measure_mismatch(micro: MicroBatch, trainer_RS: Tensor, tally: Tally) -> Non
             "weights/raw_min": -largest(-weights_RS, finite_RS),
         },
     )
-    lags_RS = micro.lags_RS.clamp(max=MAX_LAGS)
-    for lag in torch.unique(lags_RS[micro.mask_RS]).tolist():
-        at_RS = finite_RS & (lags_RS == lag)
+    for lag, lag_RS in _by_lag(micro):
+        at_RS = finite_RS & lag_RS
         tally.take(
             {
                 f"training/off_policy/lag_{lag}/kl": mean_pair(-log_ratio_RS, at_RS),
@@ -41,3 +42,22 @@ def measure_mismatch(micro: MicroBatch, trainer_RS: Tensor, tally: Tally) -> Non
                 f"training/off_policy/lag_{lag}/_square": mean_pair(weights_RS.square(), at_RS),
             }
         )
+
+
+def measure_cuts(micro: MicroBatch, cuts: Mapping[str, Tensor | None], tally: Tally) -> None:
+    """Shares of the tokens of each lag that something cuts: if they rise with the lag, staleness is what is cut.
+
+    Args:
+        cuts: name -> [R, S] bool, or None where there is no such thing.
+    """
+    for lag, lag_RS in _by_lag(micro):
+        for name, cut_RS in cuts.items():
+            if cut_RS is not None:
+                tally.take({f"training/off_policy/lag_{lag}/{name}": mean_pair(cut_RS & lag_RS, lag_RS)})
+
+
+def _by_lag(micro: MicroBatch) -> Iterator[tuple[int, Tensor]]:
+    """Each lag of the micro-batch's tokens with where they are, [R, S] bool."""
+    lags_RS = micro.lags_RS.clamp(max=MAX_LAGS)
+    for lag in torch.unique(lags_RS[micro.mask_RS]).tolist():
+        yield lag, micro.mask_RS & (lags_RS == lag)

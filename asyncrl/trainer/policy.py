@@ -16,7 +16,7 @@ from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints, MicroBatch
 from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.masked import count_rejected
-from asyncrl.trainer.mismatch import measure_mismatch
+from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
 from asyncrl.trainer.model import Arithmetic, LanguageModel, load_language_model
 from asyncrl.trainer.nonfinite import NonFiniteTokens
 from asyncrl.trainer.parallel import Ranks
@@ -269,6 +269,7 @@ class Policy:
         )
         objective.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
         tally.take(objective.metrics, objective.extremes)
+        measure_cuts(micro, {"clipped_frac": objective.clipped_BT, "rejected_frac": objective.rejected_BT}, tally)
         if first_pass:
             # Against the weights at the start of the step: later passes would measure their own changes.
             measure_mismatch(micro, before_RS, tally)

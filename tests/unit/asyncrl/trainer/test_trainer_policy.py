@@ -150,6 +150,20 @@ def test_too_many_nonfinite_tokens_stop_the_run_before_the_optimizer(model_dir, 
         assert torch.equal(value, before[name]) or torch.isnan(value).any()
 
 
+def test_what_is_clipped_and_rejected_is_told_by_lag(model_dir):
+    groups = make_groups(model_dir, 4, 4, seed=3, noise=1.5)
+    policy = make_policy(model_dir, algorithm_correction="icepop", algorithm_bypass=False, ppo_epochs=2, lr=0.1)
+    batch = make_batch(policy, groups)
+    lags_N = (np.arange(batch.num_trained) % 2) * 3
+    values = train(policy, replace(batch, lags_N=lags_N)).values()
+    for name, whole in (("rejected_frac", "weights/frac_out_of_bounds"), ("clipped_frac", "clip_frac")):
+        shares = [values[f"training/off_policy/lag_{lag}/{name}"] for lag in (0, 3)]
+        assert all(0 < share < 1 for share in shares)
+        mean = np.average(shares, weights=[(lags_N == lag).sum() for lag in (0, 3)])
+        lower = values["clip_frac_lower"] if name == "clipped_frac" else 0.0
+        assert mean == pytest.approx(values[whole] + lower)
+
+
 def test_a_token_that_is_not_finite_is_left_out_and_its_group_is_named(model_dir, groups, caplog):
     policy = make_policy(model_dir, algorithm_max_nonfinite_frac=0.5)
     batch = make_batch(policy, groups)
