@@ -104,6 +104,7 @@ async def test_every_failure_is_an_error_with_its_reason_and_never_a_zero(user_f
 
 @in_event_loop
 async def test_hanging_calls_are_killed_and_the_others_are_scored(user_file: Path) -> None:
+    """A timeout ends the work, not only the wait for it, so that no worker stays occupied (B116)."""
     async with opened(RewardPool(2, timeout_s=1, user_file=user_file)) as pool:
         await scores(pool, ["right", "right"])  # start both processes: starting is not what is timed here
         start = time.monotonic()

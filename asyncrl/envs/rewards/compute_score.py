@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-from asyncrl.data.values import Json
+from asyncrl.data.values import Json, kind
 from asyncrl.envs.rewards.result import Reward, reward_from
 from asyncrl.envs.rewards.table import REWARDS
 from asyncrl.errors import RewardError
@@ -13,13 +13,16 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra
     """Score an answer by the rule of its data source; of a list of truths, the best counts.
 
     Raises:
-        RewardError: no rule for the source, or the truth cannot be used.
+        RewardError: no rule for the source, the truth cannot be used, or there is no text to score. The absence of
+            either is never written out and compared: None would equal None.
     """
     check_sources([data_source])
     rule = REWARDS[data_source]
     truths = ground_truth if isinstance(ground_truth, list) else [ground_truth]
-    if ground_truth is None or not truths:
+    if not truths or any(truth is None for truth in truths):
         raise RewardError(f"the row has no ground truth, and {data_source} needs one")
+    if not isinstance(solution_str, str):
+        raise RewardError(f"there is no answer to score: it is {kind(solution_str)}, wanted text")
     rewards = [
         reward_from(rule.compute_score(data_source, solution_str, truth, extra_info), data_source) for truth in truths
     ]

@@ -1,13 +1,14 @@
-"""Competition maths: symbolic equality by math-verify, with exact comparison where both sides are exact.
+"""Competition maths: symbolic equality by math-verify, and a second look at numbers that it rounds.
 
 math-verify's own timeouts use signals, which fail outside the main thread and then read as a wrong answer; they are off
-here, and the pool's process bounds the call. Limits: decimals are compared to 6 places; `2x` in plain text is 2*x.
+here, and the pool's process bounds the call. Limits: a decimal is compared to 6 places and to a thousandth of
+its size; `2x` in plain text is 2*x.
 """
 
 import logging
-from typing import Any
 
 from asyncrl.data.values import Json
+from asyncrl.envs.rewards.exact_constants import numbers_agree
 from asyncrl.errors import RewardError
 
 _BOX = "\\boxed"
@@ -37,7 +38,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra
     answer = parse(solution_str, parsing_timeout=None)
     if not answer or not verify(gold, answer, timeout_seconds=None, raise_on_error=True):
         return 0.0
-    return 1.0 if _equal_if_exact(gold[0], answer[0]) else 0.0
+    return 1.0 if numbers_agree(gold[0], answer[0]) else 0.0
 
 
 def prepare() -> None:
@@ -63,14 +64,3 @@ def last_box(text: str) -> str | None:
 
 def _as_math(truth: str) -> str:
     return truth if "$" in truth or _BOX in truth else f"${truth}$"
-
-
-def _equal_if_exact(gold: Any, answer: Any) -> bool:  # sympy has no types
-    """False for two exact constants that differ: math-verify rounds, and 1/2004! is not 1/2006!."""
-    if not _is_exact_constant(gold) or not _is_exact_constant(answer):
-        return True
-    return bool((gold - answer).equals(0) is not False)
-
-
-def _is_exact_constant(value: Any) -> bool:
-    return bool(getattr(value, "is_number", False)) and not any(atom.is_Float for atom in value.atoms())

@@ -47,10 +47,12 @@ def test_arithmetic_compares_numbers_and_takes_nothing_around_them() -> None:
     ],
 )
 def test_gsm8k_strict(answer: str, truth: Json, expected: float) -> None:
+    """Signs (B120), separators and currency (B122), and an answer far from the end of the text (B119)."""
     assert score("gsm8k", answer, truth) == score("openai/gsm8k", answer, truth) == expected
 
 
 def test_gsm8k_flexible_takes_the_last_number_but_prefers_the_marker() -> None:
+    """Markup around a number is no part of it (B127), and the last one counts, be it the answer or not (B128)."""
     assert score("gsm8k_flexible", "Final Answer: **73**", "73") == 1.0
     assert score("gsm8k_flexible", "The answer is 5 apples (checked 3 times)", "5") == 0.0
     assert score("gsm8k_flexible", "#### 5\n(checked 3 times)", "5") == 1.0
@@ -58,6 +60,7 @@ def test_gsm8k_flexible_takes_the_last_number_but_prefers_the_marker() -> None:
 
 @pytest.mark.parametrize("answer", ["no number here", ""])
 def test_two_texts_without_a_number_are_not_equal(answer: str) -> None:
+    """Such a row is unscored (B126); reading the data says so before a run."""
     with pytest.raises(RewardError, match="no final number"):
         compute_score("gsm8k", answer, "no number here")
 
@@ -71,19 +74,37 @@ def test_two_texts_without_a_number_are_not_equal(answer: str) -> None:
         (r"\boxed{7} no wait \boxed{9}", "7", 0.0),
         (r"\boxed{\frac{1}{2006!}}", r"\frac{1}{2004!}", 0.0),
         (r"\boxed{\frac{1}{2004!}}", r"\frac{1}{2004!}", 1.0),
+        (r"\boxed{x = \frac{1}{2006!}}", r"\frac{1}{2004!}", 0.0),
+        (r"\boxed{\frac{1}{2006!}}", r"x = \frac{1}{2004!}", 0.0),
+        (r"\boxed{x = \frac{1}{2006!}}", r"x = \frac{1}{2004!}", 0.0),
+        (r"\boxed{x = \frac{1}{2004!}}", r"\frac{1}{2004!}", 1.0),
+        (r"\boxed{(1, \frac{1}{2006!})}", r"(1, \frac{1}{2004!})", 0.0),
+        (r"\boxed{\{\frac{1}{2006!}, 1\}}", r"\{1, \frac{1}{2004!}\}", 0.0),
+        (r"\boxed{\{2, 1\}}", r"\{1, 2\}", 1.0),
+        (r"\boxed{x + \frac{1}{2006!}}", r"x + \frac{1}{2004!}", 0.0),
+        (r"\boxed{0.000000001}", "0.0000000001", 0.0),
+        (r"\boxed{0.333333}", r"\frac{1}{3}", 1.0),
+        (r"\boxed{\begin{pmatrix}1\\2\end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", 1.0),
+        (r"\boxed{[0, \infty)}", r"[0, \infty)", 1.0),
+        (r"\boxed{\infty}", r"\infty", 1.0),
+        (r"\boxed{\infty}", r"-\infty", 0.0),
         (r"\boxed{0.5}", r"\frac{1}{2}", 1.0),
         (r"\boxed{\sqrt{8}}", r"2\sqrt{2}", 1.0),
         (r"\boxed{2x}", "2*x", 1.0),
+        (r"\boxed{2x}", "2*y", 0.0),
+        (r"\boxed{2}", "2*x", 0.0),
         (r"\boxed{}", "2", 0.0),
         ("I do not know", "2", 0.0),
         ("the final answer is $x + 1$", "1+x", 1.0),
     ],
 )
 def test_math(answer: str, truth: str, expected: float) -> None:
+    """Boxes are not joined (B123), the last counts even if it is cut (B124), tiny numbers keep their size (B125)."""
     assert score("math", answer, truth) == expected
 
 
 def test_math_gives_the_same_in_a_thread_as_in_the_main_thread() -> None:
+    """No timer that works in the main thread only (B115)."""
     found: list[float | None] = []
     thread = threading.Thread(target=lambda: found.append(score("math", r"\boxed{72}", "72")))
     thread.start()
@@ -105,8 +126,18 @@ def test_an_unknown_source_names_the_known_ones_the_nearest_and_the_key() -> Non
 
 
 def test_a_row_without_a_truth_cannot_be_scored() -> None:
-    with pytest.raises(RewardError, match="no ground truth"):
-        compute_score("gsm8k", "#### 1", None)
+    for truth in (None, [], [None], ["1", None]):
+        with pytest.raises(RewardError, match="no ground truth"):
+            compute_score("gsm8k", "#### 1", truth)
+
+
+@pytest.mark.parametrize("source", REWARDS)
+def test_an_answer_that_is_not_there_is_an_error_and_never_the_text_none(source: str) -> None:
+    """A field that was lost on the way costs one reward, and compares equal to nothing (B129)."""
+    assert score("gsm8k", "#### 5", "5") == 1.0
+    for truth in ("5", "None"):
+        with pytest.raises(RewardError, match="no answer to score: it is null"):
+            compute_score(source, None, truth)  # type: ignore[arg-type]  # what such a bug passes
 
 
 class Tensor:
