@@ -115,6 +115,18 @@ def equal_rewards_train_nothing_where_a_group_is_the_baseline(algorithm: Algorit
     assert batch.advantages(algorithm).abs().max() == 0
 
 
+def a_row_alone_in_its_group_trains_nothing_where_a_group_is_the_baseline(algorithm: Algorithm) -> None:
+    """It was compared with nothing, and the deviation of one number is NaN (B072)."""
+    batch = Batch(12)
+    batch.mask[:] = True
+    alone = batch.part(torch.tensor([0]))
+    alone.rewards[:] = 1.0
+    advantages = alone.advantages(algorithm)
+    assert advantages.isfinite().all()
+    if algorithm.name not in BASELINE_FROM_ELSEWHERE:
+        assert (advantages == 0).all()
+
+
 def a_row_without_a_score_gets_nothing_and_leaves_the_others_as_if_it_were_not_there(algorithm: Algorithm) -> None:
     """A reward that failed is no number in its group's statistics (B074, B075, B076)."""
     batch = Batch(9)
@@ -200,6 +212,7 @@ PROMISES: tuple[Callable[[Algorithm], None], ...] = (
     no_rows_or_no_columns_give_zero,
     a_nan_at_a_valid_token_is_left_out_and_counted_once,
     equal_rewards_train_nothing_where_a_group_is_the_baseline,
+    a_row_alone_in_its_group_trains_nothing_where_a_group_is_the_baseline,
     a_row_without_a_score_gets_nothing_and_leaves_the_others_as_if_it_were_not_there,
     the_order_of_rows_and_the_names_of_groups_do_not_matter,
     ranks_with_whole_groups_get_the_advantages_of_the_whole_batch,

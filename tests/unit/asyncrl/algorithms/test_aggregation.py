@@ -25,6 +25,7 @@ def test_a_row_padded_further_keeps_its_loss_under_a_constant_norm() -> None:
 
 @pytest.mark.parametrize("mode", ["seq-mean-token-mean", "seq-mean-token-sum", "token-mean"])
 def test_a_row_without_tokens_is_not_a_row(mode: str) -> None:
+    """An aborted rollout has no mean of its own, and no share in that of the others (B080)."""
     loss = torch.tensor([[torch.nan, torch.inf], [2.0, 2.0]])
     mask = torch.tensor([[False, False], [True, True]])
     expected = 4.0 if mode == "seq-mean-token-sum" else 2.0

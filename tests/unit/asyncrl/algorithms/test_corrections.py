@@ -37,10 +37,22 @@ def test_truncation_cuts_at_the_bounds_and_the_mask_zeroes_outside_them() -> Non
 
 
 def test_three_hundred_mild_token_ratios_stay_finite_and_bounded_as_a_row() -> None:
+    """A row's product is cut in both directions before it is infinite or 0 (B082)."""
     for step, expected in ((0.005, 2.0), (math.log(0.7), math.exp(-20.0))):
         trainer, sampler = torch.full((1, 300), step), torch.zeros(1, 300)
         found = correct(trainer, sampler, torch.ones(1, 300, dtype=torch.bool), weighting=TIS_SEQUENCE)
         torch.testing.assert_close(found.weights_BT, torch.full((1, 300), expected), rtol=1e-4, atol=0.0)
+
+
+def test_a_cap_on_tokens_keeps_three_hundred_mild_ratios_whole_and_says_how_many_it_leaves_out() -> None:
+    """Its product, 4.48, is no reason to (B082)."""
+    mask = torch.ones(2, 300, dtype=torch.bool)
+    trainer = torch.stack([torch.full((300,), 0.005), torch.full((300,), math.log(3.5))])
+    weighting = Weighting("token", "mask", lower=0.5, upper=3.0)
+    found = correct(trainer, torch.zeros(2, 300), mask, weighting=weighting)
+    torch.testing.assert_close(found.weights_BT[0], torch.full((300,), math.exp(0.005)))
+    assert (found.weights_BT[1] == 0).all()
+    assert finish(found.metrics, found.extremes)["weights/frac_out_of_bounds"] == 0.5
 
 
 def test_a_nan_of_the_sampler_costs_its_token_but_not_its_row() -> None:

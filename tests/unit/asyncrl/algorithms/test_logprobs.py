@@ -80,6 +80,7 @@ def test_a_token_that_cannot_be_drawn_adds_nothing_to_the_entropy() -> None:
 
 
 def test_equal_weights_at_the_sampling_temperature_give_a_ratio_of_one() -> None:
+    """Of every token, and not at another temperature (B083)."""
     logits, labels = torch.tensor([[2.0, 1.0, 0.0]] * 3), torch.tensor([0, 1, 2])
     sampler = (logits / 0.6).softmax(-1).gather(-1, labels[:, None]).squeeze(-1).log()
     ratio = (token_logprobs(logits, labels, temperature=0.6) - sampler).exp()

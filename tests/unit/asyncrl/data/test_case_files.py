@@ -165,6 +165,7 @@ def test_empty_prompts_are_refused_by_line() -> None:
 
 
 def test_repeated_prompts_stay_separate_rows_and_are_warned_about() -> None:
+    """Rows of one text are not one prompt: their truths may differ (B085)."""
     dataset = load("duplicates.jsonl")
     assert [row.index for row in dataset] == [0, 1, 2, 3]
     assert dataset.report.warnings.counts == {"duplicate": 1, "other_truth": 1}

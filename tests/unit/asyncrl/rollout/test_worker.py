@@ -30,6 +30,7 @@ def cluster() -> Iterator[WorkerCluster]:
 
 @in_event_loop
 async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(cluster: WorkerCluster) -> None:
+    """Siblings are sampled with seeds of their own (B086), and belong together by their ordinal (B085)."""
     server = cluster.server()
     cluster.score = lambda row, text: Reward(float(row.index), None, {"length": float(len(text))})
     cluster.train()
@@ -49,6 +50,7 @@ async def test_whole_groups_arrive_with_their_prompts_rewards_and_versions(clust
 
 @in_event_loop
 async def test_the_same_run_again_draws_the_same_tokens_with_other_workers_and_slots(cluster: WorkerCluster) -> None:
+    """Seeds that differ between siblings (B086) are still the same in every run."""
     cluster.server()
     cluster.train()
     async with cluster.working(slots=1):

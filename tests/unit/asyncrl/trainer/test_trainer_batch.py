@@ -127,6 +127,20 @@ def test_a_trajectory_without_a_reward_is_masked_and_left_out_of_the_baseline():
     }
 
 
+def test_groups_with_one_prompt_are_compared_within_themselves_only():
+    """Two rows of a data set may ask the same and have other truths: a group is its ordinal, not its text (B085)."""
+    rewards = {0: [1.0, 0.0, 0.0, 0.0], 1: [0.0, 1.0, 1.0, 1.0]}
+    batch = built(
+        [
+            group(ordinal, *(trajectory(row([5, 6], [7 + n]), reward=reward) for n, reward in enumerate(values)))
+            for ordinal, values in rewards.items()
+        ]
+    )
+    assert batch.trajectories.group_J.tolist() == [0] * 4 + [1] * 4
+    advantages = advantages_of(batch, partial(group_relative, divide_by_std=False))
+    assert advantages.tolist() == [0.75, -0.25, -0.25, -0.25, -0.75, 0.25, 0.25, 0.25]
+
+
 def test_groups_without_a_difference_in_reward_are_left_out_only_when_asked():
     groups = [
         group(3, trajectory(row([5], [1]), reward=0.1), trajectory(row([5], [2]), reward=0.1)),
