@@ -6,8 +6,10 @@ Exit codes: 0 finished or stopped on request (go on with --resume), 2 configurat
 """
 
 import argparse
+import sys
 
 from asyncrl.commands.config_arguments import add_config_arguments, load_from, look, make_missing
+from asyncrl.doctor.sampling import check_sampling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +24,9 @@ def run(args: argparse.Namespace) -> int:
     looked = look(args, loaded)
     if looked is not None:
         return looked
+    for finding in check_sampling(loaded.config):
+        if finding.fix:  # a bias that no metric shows
+            print(f"note: {finding.detail}. {finding.fix}", file=sys.stderr)
     make_missing(loaded.config)
     from asyncrl.run.train import train
 

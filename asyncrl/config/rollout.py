@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from asyncrl.config.section import Section
 
@@ -114,10 +114,11 @@ class RolloutConfig(Section):
     """Sampling temperature, > 0. The trainer computes its logprobs at the same temperature."""
 
     top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling, 1 = off. Below 1 the recorded logprobs are those of the full distribution, as SGLang's are."""
+    """Nucleus sampling, 1 = off. Below 1 the recorded logprobs are those of the full distribution, as SGLang's are, and
+    no importance weight corrects for the tokens that cannot be drawn; `asyncrl train` says so."""
 
     top_k: int = Field(-1, ge=-1)
-    """Sample among the k likeliest tokens, -1 = all."""
+    """Sample among the k likeliest tokens, -1 = all. Biased as top_p is."""
 
     max_new_tokens: int = Field(1024, ge=1)
     """Longest answer of one turn, in tokens."""
@@ -142,6 +143,14 @@ class RolloutConfig(Section):
 
     partials: PartialsConfig = PartialsConfig()
     """Unfinished groups: when they are parked."""
+
+    @field_validator("top_k")
+    @classmethod
+    def some_token_can_be_drawn(cls, top_k: int) -> int:
+        """Refuse 0, which other systems take for all tokens and servers refuse with every request."""
+        if top_k == 0:
+            raise ValueError("rollout.top_k = 0 leaves no token to draw; -1 is off")
+        return top_k
 
 
 class InferenceConfig(Section):

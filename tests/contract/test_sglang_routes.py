@@ -103,6 +103,7 @@ def test_output_logprobs_are_those_of_logits_over_temperature(
 def test_output_logprobs_are_not_renormalised_for_filters(
     server: InferenceServer, reference: nn.Module, narrowed: dict[str, float]
 ) -> None:
+    """So that the ratio to a trainer that knows no filters is 1 at equal weights (B084)."""
     answer = server.generate(FIRST, 20, temperature=1.0, **narrowed)
     expected = expected_logprobs(reference, FIRST, answer["output_ids"], 1.0)
     assert [logprob for logprob, _ in pairs(answer)] == pytest.approx(expected, abs=1e-4)

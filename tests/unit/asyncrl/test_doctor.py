@@ -12,6 +12,7 @@ from asyncrl.config import Config
 from asyncrl.doctor import Finding, check, exit_code, ledger, preflight, render
 from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
+from asyncrl.doctor.sampling import check_sampling
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
 from asyncrl.doctor.weights import check_weights
 from asyncrl.load_config import load
@@ -176,6 +177,17 @@ def test_cuda_asked_for_and_not_there_is_found(monkeypatch: pytest.MonkeyPatch) 
     found = only(list(check_devices(config_of("trainer.device=cuda", "inference.servers=2"))), "devices")
     assert not found.ok
     assert "need 3 devices" in found.detail
+
+
+def test_sampling_from_a_part_of_the_distribution_gets_advice_and_no_refusal() -> None:
+    """B084: equal weights have a ratio of 1, which is what hides the bias."""
+    (whole,) = check_sampling(config_of())
+    assert (whole.ok, whole.fix) == (True, "")
+    for override in ("rollout.top_p=0.8", "rollout.top_k=20"):
+        (found,) = check_sampling(config_of(override))
+        assert found.ok
+        assert override.replace("=", " = ") in found.detail
+        assert "rollout.top_p = 1" in found.fix
 
 
 def test_the_local_engine_needs_no_sglang() -> None:

@@ -82,6 +82,15 @@ def test_filters_leave_exactly_what_the_rules_leave_and_do_not_change_logprobs(
         assert logprob == pytest.approx(math.log(probabilities[token]), abs=1e-5)
 
 
+def test_a_token_of_a_nucleus_has_the_logprob_that_the_trainer_gives_it() -> None:
+    """Probabilities 0.5, 0.3, 0.2 and top_p 0.8: ln 0.5 and not ln 0.625, or every ratio would be 0.8 (B084)."""
+    probabilities = torch.tensor([[0.5, 0.3, 0.2]])
+    filters = Filters(torch.tensor([3]), torch.tensor([0.79]), torch.tensor([0.0]))
+    tokens, logprobs = draw(probabilities.log(), [0.6], filters=filters)
+    assert tokens == [0], "0.6 of the mass that is kept"
+    assert math.exp(math.log(0.5) - logprobs[0]) == pytest.approx(1.0, abs=1e-6)
+
+
 def test_a_row_without_filters_is_drawn_the_same_beside_one_with_filters() -> None:
     logits = torch.randn(2, 51, generator=torch.Generator().manual_seed(2))
     filters = Filters(torch.tensor([51, 2]), torch.tensor([1.0, 0.5]), torch.tensor([0.0, 0.0]))
