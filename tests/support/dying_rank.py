@@ -27,7 +27,7 @@ def main(config: Config, url: str, moment: str) -> None:
     torch.set_num_threads(1)
     run = start_trainer(config, ReplayBuffer.connect(url, "toy", config.buffer, config.staleness), url=url)
     second, steps = threading.Event(), []
-    step, put, flip = run.parts.policy.step, DirectoryTransport.put_part, run.parts.log.flip
+    step, put, flip = run.parts.learner.step, DirectoryTransport.put_part, run.parts.log.flip
 
     def die(version: int) -> None:
         if version == pack(1, 1) and second.wait(SOON_S):
@@ -51,7 +51,7 @@ def main(config: Config, url: str, moment: str) -> None:
         if moment == "flip":
             die(record.version)
 
-    run.parts.policy.step, DirectoryTransport.put_part, run.parts.log.flip = stepped, putting, flipping
+    run.parts.learner.step, DirectoryTransport.put_part, run.parts.log.flip = stepped, putting, flipping
     run.go()
 
 
