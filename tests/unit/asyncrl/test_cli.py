@@ -33,6 +33,8 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_an_error_for_the_user_is_one_message_and_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """No traceback of what a file or a key did wrong (B096, B113)."""
+
     def fail(_: object) -> int:
         raise ConfigError("actor.lr = -1 must be positive")
 

@@ -93,6 +93,7 @@ def test_a_usable_file_has_the_expected_number_of_rows_and_exit_code_0(name: str
 def test_a_file_with_errors_is_refused_with_every_place_and_exit_code_2(
     name: str, places: list[str], words: str
 ) -> None:
+    """Which line it is (B096), also of a key that is there twice (B100)."""
     report = check(name)
     assert error_places(report) == places
     assert (report.data.num_usable, report.exit_code) == (0, 2)
@@ -110,6 +111,7 @@ def test_without_strict_a_bad_line_is_left_out_and_counted() -> None:
 
 
 def test_the_bom_and_carriage_returns_are_in_no_value() -> None:
+    """B095, as an editor writes it."""
     rows = list(load("bom_crlf_blank.jsonl"))
     assert [row.ground_truth for row in rows] == ["7", "4"]
     assert rows[0].messages[0]["content"] == "A shop has 3 pens and buys 4. How many?"
@@ -117,6 +119,7 @@ def test_the_bom_and_carriage_returns_are_in_no_value() -> None:
 
 
 def test_unicode_line_separators_stay_inside_the_text() -> None:
+    """B094, and what else splitlines() would cut at."""
     rows = list(load("u2028_nel_in_text.jsonl"))
     assert "\u2028" in str(rows[0].messages[0]["content"])
     assert {"\u0085", "\f", "\u001c"} <= set(str(rows[1].messages[0]["content"]))
@@ -146,6 +149,7 @@ def test_answers_are_understood_in_every_format_and_the_others_are_listed() -> N
 
 
 def test_truths_of_different_types_compare_equal_and_unusable_ones_are_refused_by_line() -> None:
+    """No row is left out without a word (B092)."""
     rows = list(load("ground_truth_types.jsonl"))
     assert [truth_number(row.ground_truth) for row in rows[:3]] == [Fraction(42)] * 3
     assert rows[3].ground_truth == ["42", "forty-two"]
@@ -160,6 +164,7 @@ def test_big_integers_stay_exact_and_their_fields_are_named() -> None:
 
 
 def test_empty_prompts_are_refused_by_line() -> None:
+    """Empty, white space, null and missing: four rows that never reach a server (B101)."""
     assert refused_places(check("empty_prompts.jsonl")) == ["line 1", "line 2", "line 3", "line 4"]
     assert [row.index for row in load("empty_prompts.jsonl")] == [4]
 
@@ -201,6 +206,7 @@ def test_backslashes_are_as_in_the_json() -> None:
 
 
 def test_control_tokens_in_a_question_open_no_turn_and_are_flagged(chatml: Path) -> None:
+    """As many beginnings of turns as messages (B111)."""
     template = ChatTemplate.from_model_dir(chatml)
     dataset = load("control_tokens.jsonl", template)
     start = template.encode("<|im_start|>")[0]
@@ -223,6 +229,7 @@ def test_verl_rows_become_plain_messages_truths_and_info() -> None:
 
 
 def test_padding_nulls_of_columns_are_dropped_and_arguments_are_decoded_once(chatml: Path) -> None:
+    """Nothing reads None (B112), and arguments that are text are encoded once (B109)."""
     first, second = load("nested_nulls.parquet")
     assert first.messages == ({"role": "system", "content": "Be brief."}, {"role": "user", "content": "2*3?"})
     assert first.extra_info == {}
@@ -235,12 +242,14 @@ def test_padding_nulls_of_columns_are_dropped_and_arguments_are_decoded_once(cha
 
 
 def test_each_tool_keeps_its_own_parameters_only() -> None:
+    """Not the union of all tools that a column holds (B089)."""
     first, second = load("tools_union.parquet")
     assert [list(tool["parameters"]) for tool in first.tools] == [["expr"], ["q"]]
     assert second.tools == ()
 
 
 def test_typed_columns_become_plain_python_values() -> None:
+    """Numbers and flags of Python, not of the file format (B088)."""
     first, last = load("typed_scalars.parquet")
     assert (first.ground_truth, type(first.ground_truth)) == (7, int)
     assert first.extra_info == {"weight": 0.5, "enable_thinking": True, "level": 1}

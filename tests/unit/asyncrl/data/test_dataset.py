@@ -38,6 +38,7 @@ def test_files_are_numbered_through_and_read_row_by_row(tmp_path: Path) -> None:
 
 
 def test_a_column_that_is_null_in_one_file_may_hold_objects_in_another(tmp_path: Path) -> None:
+    """Files have no types that could contradict each other (B091)."""
     one = write(tmp_path / "a.jsonl", [{"question": "a", "answer": "#### 1", "extra_info": None}])
     two = write(tmp_path / "b.jsonl", [{"question": "b", "answer": "#### 2", "extra_info": {"k": "v"}}])
     assert [row.extra_info for row in open_dataset([one, two], DataConfig(), None)] == [{}, {"k": "v"}]
@@ -57,6 +58,7 @@ def test_the_fingerprint_follows_contents_order_and_settings_but_not_names(tmp_p
 
 
 def test_too_long_prompts_are_left_out_tools_included(tmp_path: Path) -> None:
+    """A prompt that passes is as long as it will be on the server (B098)."""
     tools = [{"name": "calc", "about": "one two three four"}]
     rows = [{"prompt": "a b c", "ground_truth": 1}, {"prompt": "a b c", "ground_truth": 2, "tools": tools}]
     path = write(tmp_path / "a.jsonl", rows)
@@ -66,6 +68,7 @@ def test_too_long_prompts_are_left_out_tools_included(tmp_path: Path) -> None:
 
 
 def test_a_data_set_that_filters_empty_is_refused_with_the_counts(tmp_path: Path) -> None:
+    """Said when the files are opened, before any server is asked (B097)."""
     path = write(tmp_path / "a.jsonl", [{"prompt": "a b c d", "ground_truth": i} for i in range(5)])
     with pytest.raises(DataError, match="5 of 5 dropped: 5 too_long"):
         open_dataset([path], DataConfig(max_prompt_tokens=3), WordTemplate())
@@ -82,6 +85,7 @@ def test_without_the_filter_long_prompts_are_an_error_or_will_be_cut(tmp_path: P
 
 
 def test_a_prompt_is_cut_on_the_side_that_was_asked_for() -> None:
+    """What an error says includes both lengths and the row (B099)."""
     ids = [1, 2, 3, 4, 5, 6]
     assert truncate(ids, 4, "left", row=0) == [3, 4, 5, 6]
     assert truncate(ids, 4, "right", row=0) == [1, 2, 3, 4]

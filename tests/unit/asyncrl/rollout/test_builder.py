@@ -13,6 +13,7 @@ def finished(builder: TrajectoryBuilder, reward: Reward | None = None) -> Trajec
 
 
 def test_only_sampled_tokens_are_marked_and_have_logprobs() -> None:
+    """The tokens between two answers are not trained (B107)."""
     builder = TrajectoryBuilder()
     builder.begin_row([10, 11])
     builder.append_sampled([1, 2, 3], [-0.1, -0.2, -0.3], [Span(5, 7, 3)])
@@ -30,6 +31,7 @@ def test_only_sampled_tokens_are_marked_and_have_logprobs() -> None:
 
 
 def test_ids_are_those_that_were_sampled_not_those_of_their_text() -> None:
+    """Nothing is decoded and encoded again (B105)."""
     builder = TrajectoryBuilder()
     builder.begin_row([1])
     builder.append_sampled([260, 77, 77, 80], [-0.1] * 4, [Span(0, 0, 4)])
@@ -37,6 +39,7 @@ def test_ids_are_those_that_were_sampled_not_those_of_their_text() -> None:
 
 
 def test_an_end_token_is_trained_on_like_any_other() -> None:
+    """Also where it pads elsewhere: the mask is of what was sampled, not of ids (B114)."""
     builder = TrajectoryBuilder()
     builder.begin_row([1])
     builder.append_sampled([5, 9, 2], [-0.1] * 3, [Span(0, 0, 3)])

@@ -1,5 +1,6 @@
 """A conversation grows by appending tokens and still reads as the template writes it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,11 @@ from transformers import PreTrainedTokenizerFast
 
 from asyncrl.data.template import TemplateRefused
 from asyncrl.data.values import Json
+from asyncrl.envs.rewards import compute_score
 from asyncrl.errors import DataError
+from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.chat import ChatTemplate
+from buffer import Span
 from tests.support.chat_models import FAMILIES, make_model_dir
 
 USER: dict[str, Json] = {"role": "user", "content": "sort 5281"}
@@ -30,6 +34,7 @@ def end_of_turn(family: str, chat: ChatTemplate) -> int:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_appended_turns_equal_a_rendering_of_the_whole_conversation(models: dict[str, Path], family: str) -> None:
+    """Nothing is lost at the boundary of a turn (B107)."""
     chat = ChatTemplate.from_model_dir(models[family])
     answer: dict[str, Json] = {"role": "assistant", "content": "1258"}
     # gpt_oss lets the model write its channel; mistral puts a space before an answer.
@@ -40,6 +45,7 @@ def test_appended_turns_equal_a_rendering_of_the_whole_conversation(models: dict
 
 
 def test_the_separator_after_the_end_token_is_part_of_the_continuation(models: dict[str, Path]) -> None:
+    """Hence nobody sampled it and it is masked (B107)."""
     chat = ChatTemplate.from_model_dir(models["chatml"])
     text = PreTrainedTokenizerFast.from_pretrained(models["chatml"]).decode(chat.continuation([TOOL, TOOL]))
     response = "<tool_response>\n20\n</tool_response>"
@@ -58,6 +64,7 @@ def test_an_answer_that_was_cut_is_closed_first(models: dict[str, Path], family:
 
 
 def test_earlier_reasoning_stays_as_it_was_sampled(models: dict[str, Path]) -> None:
+    """Token append, whatever the template would strip: one row, whose prefix is what was sampled (B108)."""
     chat = ChatTemplate.from_model_dir(models["chatml"])
     sampled = [*chat.encode("<think>a</think>b"), end_of_turn("chatml", chat)]
     first = chat.render([USER])
@@ -80,6 +87,20 @@ def test_half_a_character_decodes_to_a_replacement(models: dict[str, Path]) -> N
     snowman = chat.encode("\u2603")
     assert len(snowman) > 1
     assert "\ufffd" in chat.decode(snowman[:1])
+
+
+def test_an_answer_that_stops_inside_a_character_is_kept_scored_and_can_be_logged(models: dict[str, Path]) -> None:
+    """The id stays the one that was sampled, and only its text has a replacement character (B106)."""
+    chat = ChatTemplate.from_model_dir(models["chatml"])
+    first, _ = chat.encode("\u00fc")
+    builder = TrajectoryBuilder()
+    builder.begin_row(chat.render([USER]))
+    builder.append_sampled([first], [-0.5], [Span(0, 0, 1)])
+    assert builder.rows()[0].token_ids[-1] == first
+    text = chat.decode([first])
+    assert text == "\ufffd"
+    assert compute_score("gsm8k", text, "1").value == 0.0
+    assert json.loads(json.dumps({"response_text": text})) == {"response_text": text}
 
 
 def test_decoding_stops_at_the_end_token_and_keeps_other_control_tokens(models: dict[str, Path]) -> None:

@@ -164,6 +164,7 @@ async def test_what_an_environment_raises_fails_the_group_not_the_worker() -> No
 
 @in_event_loop
 async def test_a_prompt_longer_than_allowed_is_refused_or_cut_as_configured() -> None:
+    """Where it is sampled, too, as an environment may write the prompt (B099)."""
     with pytest.raises(EpisodeFailed) as caught:
         await Play(max_prompt_tokens=4).run()
     assert caught.value.reason == "prompt_refused"

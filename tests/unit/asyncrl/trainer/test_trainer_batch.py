@@ -94,6 +94,14 @@ def test_tokens_that_were_not_sampled_are_read_but_not_trained():
     assert [(before, token) for before, token, _, _ in tokens_seen(batch)] == [((5,), 7), ((5, 7, 9, 9), 8)]
 
 
+def test_a_sampled_token_with_the_id_that_pads_is_trained_and_padding_is_not():
+    """An end token that also pads is still what the policy said (B114)."""
+    ended, longer = row([1], [5, 9, 0]), row([1], [6] * 9)
+    batch = built([group(0, trajectory(ended), trajectory(longer))])
+    trained = [token for _, token, _, _ in tokens_seen(batch)]
+    assert sorted(trained) == [0, 5, *[6] * 9, 9]
+
+
 def test_a_token_with_nothing_before_it_is_not_trained():
     batch = built([group(0, trajectory(row([], [7, 8]), reward=1.0))])
     assert [(before, token) for before, token, _, _ in tokens_seen(batch)] == [((7,), 8)]
