@@ -1,8 +1,11 @@
 """What went wrong in other systems of this kind is under test here: every case of these areas is named by a test.
 
 A test names a case by its id, in its docstring, beside a parameter or in a comment of its body; `grep -rn B017 tests`
-finds it. Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, resume B159 to B169, redis B188
-to B196, metrics B197 to B203, security B215 to B221.
+finds it. So does a promise, which tests hold every implementation of a seam to (tests/support/*_promises.py).
+
+Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
+tokenizer B103 to B114, rewards B115 to B131, resume B159 to B169, redis B188 to B196, metrics B197 to B203, security
+B215 to B221.
 """
 
 import ast
@@ -87,6 +90,66 @@ CASES = {
     "B069": "stub on rank 0 only",
     "B070": "change detector looks at half the bits",
     "B071": "snapshot seeded from other bytes",
+    "B072": "std of one sample is NaN",
+    "B073": "equal rewards blow up",
+    "B074": "masked member still shifts the baseline",
+    "B075": "unscored sample poisons the group",
+    "B076": "all reward functions abstain",
+    "B077": "mean of micro-batch means",
+    "B078": "double division by accumulation steps",
+    "B079": "divisor follows padded length",
+    "B080": "fully masked row divides by zero",
+    "B081": "batch-level std used as group flag",
+    "B082": "sequence product of ratios",
+    "B083": "logprobs at another temperature",
+    "B084": "truncated support bias",
+    "B085": "group identity from prompt text",
+    "B086": "same seed for every sibling",
+    "B087": "ratio overflow",
+    "B088": "array truth value in templates",
+    "B089": "foreign keys padded with null",
+    "B090": "first-row schema drops later keys",
+    "B091": "null column then string",
+    "B092": "mixed ground-truth types",
+    "B093": "date-like strings become datetimes",
+    "B094": "line split inside a string",
+    "B095": "byte-order mark and CRLF",
+    "B096": "error without position",
+    "B097": "filtered dataset is empty",
+    "B098": "length filter ignores tools",
+    "B099": "truncation setting has no effect",
+    "B100": "two readers disagree on duplicate keys",
+    "B101": "empty or whitespace prompt",
+    "B102": "unknown data source",
+    "B103": "template call returns a mapping",
+    "B104": "double start token",
+    "B105": "re-tokenising the reply",
+    "B106": "partial UTF-8 token",
+    "B107": "turn separator lost",
+    "B108": "old reasoning stripped",
+    "B109": "arguments as a JSON string",
+    "B110": "tool call with missing fields",
+    "B111": "control tokens inside user text",
+    "B112": "content None or missing",
+    "B113": "no chat template",
+    "B114": "padding aliased to end token",
+    "B115": "signal timeout in a thread",
+    "B116": "hung check occupies a worker",
+    "B117": "timeout trained as zero",
+    "B118": "exception trained as zero",
+    "B119": "answer cut by a tail window",
+    "B120": "sign lost",
+    "B121": "number prefix matched",
+    "B122": "thousands separator and currency",
+    "B123": "repeated boxed answers joined",
+    "B124": "unfinished final box",
+    "B125": "false positive on tiny numbers",
+    "B126": "empty equals empty",
+    "B127": "markdown around the number",
+    "B128": "last number wins wrongly",
+    "B129": "parsed action lost on merge",
+    "B130": "vector of wrong length",
+    "B131": "non-float rewards",
     "B159": "epoch boundary trains nothing",
     "B160": "stale drop pins the cursor",
     "B161": "generated but untrained rollouts skipped",
@@ -129,7 +192,7 @@ CASES = {
 def named() -> dict[str, list[str]]:
     """Id -> the tests that name it, as file::test."""
     found: dict[str, list[str]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
+    for path in sorted([*TESTS.rglob("test_*.py"), *TESTS.rglob("*_promises.py")]):
         if path == Path(__file__):
             continue
         text = path.read_text()
@@ -137,12 +200,16 @@ def named() -> dict[str, list[str]]:
             continue
         lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_run(path, node.name):
                 first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
                 body = "\n".join(lines[first - 1 : node.end_lineno])
                 for case in set(_ID.findall(body)):
                     found.setdefault(case, []).append(f"{path.relative_to(TESTS.parent)}::{node.name}")
     return found
+
+
+def _is_run(path: Path, function: str) -> bool:
+    return not function.startswith("_") if path.name.endswith("_promises.py") else function.startswith("test_")
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case} {CASES[case]}")

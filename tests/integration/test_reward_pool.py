@@ -90,6 +90,7 @@ def alive(pid: int) -> bool:
 
 @in_event_loop
 async def test_every_failure_is_an_error_with_its_reason_and_never_a_zero(user_file: Path) -> None:
+    """A function that raises (B118) or returns no number (B130, B131) has scored nothing."""
     async with opened(RewardPool(1, timeout_s=20, user_file=user_file)) as pool:
         found = await scores(pool, ["right", "wrong", "bug", "nan", "list", "exit", "crash", "right"])
     assert [reward.value for reward in found] == [1.0, 0.0, None, None, None, None, None, 1.0]
@@ -104,7 +105,7 @@ async def test_every_failure_is_an_error_with_its_reason_and_never_a_zero(user_f
 
 @in_event_loop
 async def test_hanging_calls_are_killed_and_the_others_are_scored(user_file: Path) -> None:
-    """A timeout ends the work, not only the wait for it, so that no worker stays occupied (B116)."""
+    """A timeout ends the work, not only the wait for it, so that no worker stays occupied (B116); it is no 0 (B117)."""
     async with opened(RewardPool(2, timeout_s=1, user_file=user_file)) as pool:
         await scores(pool, ["right", "right"])  # start both processes: starting is not what is timed here
         start = time.monotonic()
@@ -193,6 +194,7 @@ def test_a_broken_user_file_is_refused_before_anything_is_scored(
 
 @in_event_loop
 async def test_a_function_that_always_fails_stops_the_run_with_its_reason(user_file: Path) -> None:
+    """A bug in it is no flat run of zeros (B118)."""
     async with opened(RewardPool(1, timeout_s=20, user_file=user_file, give_up_after=5)) as pool:
         for _ in range(4):
             assert (await pool.score(row(), "bug")).value is None

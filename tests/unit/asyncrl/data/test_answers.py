@@ -35,6 +35,7 @@ def test_a_marked_number_is_understood_as_it_is_written(text: str, number: str) 
     "text", ["1,23", "12345,678", "1.2.3", "2024/01/02", "1e5.2", "10^3", "3/0", "10:30", "nan", "1" * 5000]
 )
 def test_a_number_is_never_read_by_its_beginning(text: str) -> None:
+    """The 1 of 1,23 is no answer (B121)."""
     assert final_number(f"#### {text}") is None
 
 
@@ -56,6 +57,7 @@ def test_flexible_takes_the_marker_first_and_else_the_last_number_of_the_text() 
 
 @pytest.mark.parametrize(("reply", "number"), [("Reward: 10", "10"), ("Reward: 1e-1", "0.1"), ("Reward: -0.5", "-0.5")])
 def test_a_judges_number_is_read_whole(reply: str, number: str) -> None:
+    """Reward: 10 is not 1 (B121)."""
     found = final_number(reply, "flexible")
     assert found is not None
     assert canonical(found) == number

@@ -136,6 +136,7 @@ def test_a_lone_surrogate_is_replaced_and_counted_and_a_real_emoji_is_kept() -> 
 
 
 def test_answers_are_understood_in_every_format_and_the_others_are_listed() -> None:
+    """A truth without an answer is said when the data is read (B126)."""
     rows = list(load("answers_formats.jsonl"))
     numbers: list[float | None] = [1234, 18, 18, 50, -3, -3, 3.5, 0.5, 0.5, 72, 7, 9, None, 42, 42, None, 1000, 42]
     assert [truth_number(row.ground_truth) for row in rows] == numbers
