@@ -46,7 +46,7 @@ class Batch:
     """Without their greedy answers."""
     trajectories: Trajectories
     zero_variance: tuple[int, ...]
-    """Ordinals of groups that were left out of the loss because their rewards do not differ."""
+    """Ordinals of groups whose rewards do not differ, left out of the loss or not."""
     rows: tuple[Row, ...]
     rows_by_mini_batch: tuple[Ints, ...]
     """Rows that have trained tokens, by optimizer step of one pass."""
@@ -134,7 +134,7 @@ def build(
         ),
         baselines_J=np.repeat(parted.rewards_G, sizes),
     )
-    dropped = _zero_variance(groups) if filter_zero_variance else ()
+    equal = _zero_variance(groups)
     lengths_R = np.array([len(row.token_ids) for row in rows], dtype=np.int64)
     sampled_R = np.array([row.num_sampled for row in rows], dtype=np.int64)
     row_J = np.array([len(t.rows) for t in members], dtype=np.int64)
@@ -146,12 +146,12 @@ def build(
     sources = tuple(sorted({group.data_source for group in groups}))
     source_J = np.array([sources.index(g.data_source) for g in groups], dtype=np.int64)[trajectories.group_J]
     source_N = np.repeat(source_J, trajectories.num_sampled_J)
-    dropped_J = np.isin(trajectories.group_J, [i for i, group in enumerate(groups) if group.ordinal in dropped])
+    equal_J = np.isin(trajectories.group_J, [i for i, group in enumerate(groups) if group.ordinal in equal])
     out_of_loss = {
         "past_limit": lags_N > max_lag,
         "no_reward": np.repeat(~np.isfinite(trajectories.rewards_J), trajectories.num_sampled_J),
         "no_baseline": np.repeat(needs_baseline & np.isnan(trajectories.baselines_J), trajectories.num_sampled_J),
-        "zero_variance": np.repeat(dropped_J, trajectories.num_sampled_J),
+        "zero_variance": np.repeat(filter_zero_variance & equal_J, trajectories.num_sampled_J),
         "overlong": np.repeat(filter_overlong & _cut(members), trajectories.num_sampled_J),
         "first_token": positions_N < 1,
     }
@@ -161,7 +161,7 @@ def build(
     return Batch(
         groups=groups,
         trajectories=trajectories,
-        zero_variance=dropped,
+        zero_variance=equal,
         rows=rows,
         rows_by_mini_batch=tuple(np.flatnonzero(np.isin(ordinal_R, part) & (counts_R > 0)) for part in mini_batches),
         starts_R=np.concatenate([[0], np.cumsum(counts_R)]).astype(np.int64),

@@ -11,6 +11,8 @@ from asyncrl.algorithms.advantages import group_relative, row_scores, spread
 from asyncrl.algorithms.base import alone
 from asyncrl.trainer.batch import build, empty_micro_batch, micro_batches
 from asyncrl.trainer.joined import Joined
+from asyncrl.trainer.measure import measure
+from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
 from buffer.versions import pack
 
@@ -155,9 +157,22 @@ def test_groups_without_a_difference_in_reward_are_left_out_only_when_asked():
         group(4, trajectory(row([5], [3]), reward=0.0), trajectory(row([5], [4]), reward=1.0)),
     ]
     kept = built(groups, filter_zero_variance=True)
-    assert kept.zero_variance == (3,)
+    assert kept.zero_variance == built(groups).zero_variance == (3,)
     assert {token for _, token, _, _ in tokens_seen(kept)} == {3, 4}
     assert {token for _, token, _, _ in tokens_seen(built(groups))} == {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+def test_the_share_of_groups_without_a_difference_is_told_whether_they_are_left_out_or_not(filtered):
+    """Of the groups themselves, not of what an estimator divides by, nor of what a filter took (B081)."""
+    rewards = {0: [1.0, 1.0, 1.0, 1.0], 1: [1.0, 0.0, 0.0, 0.0]}
+    groups = [
+        group(ordinal, *(trajectory(row([5], [7]), reward=reward) for reward in values))
+        for ordinal, values in rewards.items()
+    ]
+    tally = Tally()
+    measure(built(groups, filter_zero_variance=filtered), tally)
+    assert tally.values()["training/zero_variance_frac"] == 0.5
 
 
 def test_lags_follow_the_spans_and_tokens_past_the_limit_leave_the_loss():
