@@ -32,8 +32,10 @@ from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.teacher_scores import require_teachers
 from buffer import label
 from weightsync import Manifest, VersionLog
+from weightsync.layout import ITEMSIZE
 from weightsync.publisher import WeightPublisher
 from weightsync.shard import LocalShard, untrained_shards
+from weightsync.warm import compile_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,9 @@ async def _train(
         wire_dtype=manifest.dtypes,
         ranks=ranks,
     )
+    # Beside the first prompts: the first version with changes would wait for it.
+    widths = [ITEMSIZE[config.model.wire_dtype]]
+    threading.Thread(target=compile_kernels, args=(widths,), daemon=True, name="compile kernels").start()
     log, transport = open_weights(config, url)
     channel = ranks.channel(patience_of_publishing(config))
     shards = all_shards(policy, config, manifest)

@@ -28,6 +28,7 @@ from weightsync.snapshot import Snapshot
 from weightsync.ticket import Ticket
 from weightsync.transport.directory import DirectoryTransport
 from weightsync.versions import label, pack
+from weightsync.warm import compile_kernels
 
 KILLED = KeyboardInterrupt  # what no handler of ours catches: the process is gone
 
@@ -66,6 +67,7 @@ class World:
     """A trainer, its log and transport as folders, and readers that only look at words."""
 
     def __init__(self, root: Path, **settings: Any) -> None:
+        compile_kernels()  # a server that nobody renews must not be taken for dead meanwhile
         self.root = root
         defaults = {"directory": str(root / "parts"), "bucket_words": 300, "anchor_interval": 100}
         self.config = WeightsyncConfig.model_validate({**defaults, **settings})

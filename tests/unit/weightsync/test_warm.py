@@ -1,0 +1,39 @@
+"""After warming up, publishing compiles nothing more."""
+
+import numpy as np
+import pytest
+
+from weightsync import diff, huffman
+from weightsync.codec import Encoder, FrameHeader
+from weightsync.digest import digest
+from weightsync.layout import AddressTable
+from weightsync.planes import Scratch, apply_planes, encode_planes
+from weightsync.vector import HAVE_NUMBA
+from weightsync.warm import compile_kernels
+
+KERNELS = ("encode", "pack", "count_changed", "apply", "digest_words")
+SIZE = 1 << 14
+
+
+def num_compiled() -> dict[str, int]:
+    return {name: len(getattr(diff, name).signatures) for name in KERNELS} | {
+        "_blocks": len(huffman._blocks.signatures)
+    }
+
+
+@pytest.mark.skipif(not HAVE_NUMBA, reason="kernels are numba's")
+@pytest.mark.parametrize("width", [2, 4])
+def test_nothing_is_left_to_compile(width: int) -> None:
+    compile_kernels([width])
+    before = num_compiled()
+    assert min(before.values()) > 0
+    rng = np.random.default_rng(0)
+    old = rng.integers(0, 1 << 8, SIZE).astype(f"<u{width}")
+    new = np.where(rng.random(SIZE) < 0.5, old + 1, old).astype(f"<u{width}")
+    table = AddressTable(np.array([SIZE], np.int64), np.zeros(1, np.int64))
+    planes = encode_planes(old, new, table, Scratch())
+    assert huffman.has_runs(planes.gaps)  # so that the encoder asks for the kernels of literals, too
+    assert Encoder().delta(old, new, FrameHeader(0, 0, 1, 0), table, digest(old, 0)) is not None
+    apply_planes(old, planes, table)
+    np.testing.assert_array_equal(old, new)
+    assert num_compiled() == before
