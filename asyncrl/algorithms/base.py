@@ -177,23 +177,26 @@ class Overlong:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One row of ALGORITHMS: a vetted combination. `resolve` replaces the parts that the configuration names."""
+    """One row of ALGORITHMS: a vetted combination. `resolve` replaces the parts that the configuration names.
+
+    What a row does not say is plain: token-mean, no other term in the loss, nothing selected or penalised.
+    """
 
     name: str
     advantage: AdvantageEstimator
     correction: CorrectionRule | None
     """None: the sampler's policy is taken for the trainer's."""
     loss: PolicyLoss
-    aggregation: str
-    """A mode of `aggregation.aggregate`."""
-    norm_length: int | None
-    """Tokens that seq-mean-token-sum-norm divides by: a constant of the run, never a tensor's width."""
-    kl_coef: float
-    kl_estimator: str
-    entropy_coef: float
-    filter_zero_variance: bool
-    """Leave groups without a difference in reward out of the loss (dynamic sampling)."""
     source: str
+    aggregation: str = "token-mean"
+    """A mode of `aggregation.aggregate`."""
+    norm_length: int | None = None
+    """Tokens that seq-mean-token-sum-norm divides by: a constant of the run, never a tensor's width."""
+    kl_coef: float = 0.0
+    kl_estimator: str = "k3"
+    entropy_coef: float = 0.0
+    filter_zero_variance: bool = False
+    """Leave groups without a difference in reward out of the loss (dynamic sampling)."""
     max_nonfinite_frac: float = 0.01
     bypass: bool = False
     """Two policies instead of three: the sampler's logprobs are the centre of the ratio, and the correction compares

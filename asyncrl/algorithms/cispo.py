@@ -12,10 +12,5 @@ ALGORITHM = Algorithm(
     correction=CORRECTIONS["tis"],
     loss=LOSSES["cispo"].loss,
     aggregation=LOSSES["cispo"].aggregation,
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2506.13585",
 )

@@ -15,11 +15,6 @@ ALGORITHM = Algorithm(
     advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
     correction=CORRECTIONS["tis"],
     loss=partial(ppo_clip, low=0.2, high=0.28, dual_clip=10.0),
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
     filter_zero_variance=True,
     source="arXiv:2503.14476",
 )

@@ -12,11 +12,5 @@ ALGORITHM = Algorithm(
     advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
     correction=CORRECTIONS["tis"],
     loss=partial(ppo_clip, low=0.2, high=0.2, dual_clip=None),
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2505.24298",
 )

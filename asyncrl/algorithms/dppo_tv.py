@@ -12,10 +12,5 @@ ALGORITHM = Algorithm(
     correction=CORRECTIONS["tis"],
     loss=LOSSES["dppo_tv"].loss,
     aggregation=LOSSES["dppo_tv"].aggregation,
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2602.04879",
 )

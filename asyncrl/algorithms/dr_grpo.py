@@ -13,9 +13,5 @@ ALGORITHM = Algorithm(
     loss=LOSSES["ppo_clip"].loss,
     aggregation="seq-mean-token-sum-norm",
     norm_length=None,  # the longest response, a constant of the run: `resolve` is given rollout.max_new_tokens
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2503.20783",
 )

@@ -12,10 +12,5 @@ ALGORITHM = Algorithm(
     correction=CORRECTIONS["tis"],
     loss=LOSSES["gmpo"].loss,
     aggregation=LOSSES["gmpo"].aggregation,
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2507.20673",
 )

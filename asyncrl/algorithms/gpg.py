@@ -11,11 +11,5 @@ ALGORITHM = Algorithm(
     advantage=partial(scaled_by_informative, f_norm=1.0, singleton="zero"),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["reinforce"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2504.02546",
 )

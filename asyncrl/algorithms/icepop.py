@@ -11,11 +11,5 @@ ALGORITHM = Algorithm(
     advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
     correction=CORRECTIONS["icepop"],
     loss=LOSSES["ppo_clip"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2510.18855",
 )

@@ -11,12 +11,6 @@ ALGORITHM = Algorithm(
     advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["kl_cov"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2505.22617",
     selection=LOSSES["kl_cov"].selection,
 )

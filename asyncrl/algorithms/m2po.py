@@ -12,12 +12,6 @@ ALGORITHM = Algorithm(
     advantage=partial(group_relative, divide_by_std=True, singleton="zero"),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["surrogate"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2510.01161",
     selection=Selection(partial(minimum_variance_selected, threshold=0.04), rejects=True),
 )

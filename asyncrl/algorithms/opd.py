@@ -16,11 +16,5 @@ ALGORITHM = Algorithm(
     columns=("logprobs_BT", "teacher_BT"),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["ppo_clip"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2306.13649",
 )

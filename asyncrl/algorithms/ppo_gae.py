@@ -11,12 +11,6 @@ ALGORITHM = Algorithm(
     advantage=partial(whitened_gae, gamma=1.0, lam=1.0),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["ppo_clip"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:1707.06347; arXiv:1506.02438",
     columns=("values_BT",),
 )

@@ -11,11 +11,6 @@ ALGORITHM = Algorithm(
     advantage=partial(whitened_returns, gamma=1.0),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["ppo_clip"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
     kl_estimator="k2",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2501.03262",
 )

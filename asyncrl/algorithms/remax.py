@@ -11,12 +11,6 @@ ALGORITHM = Algorithm(
     advantage=partial(above_greedy),
     correction=CORRECTIONS["tis"],
     loss=LOSSES["ppo_clip"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="arXiv:2310.10505",
     columns=("baselines_B",),
 )

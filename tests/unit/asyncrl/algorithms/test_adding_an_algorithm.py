@@ -36,12 +36,6 @@ ALGORITHM = Algorithm(
     advantage=signs,
     correction=CORRECTIONS["tis"],
     loss=LOSSES["ppo_clip"].loss,
-    aggregation="token-mean",
-    norm_length=None,
-    kl_coef=0.0,
-    kl_estimator="k3",
-    entropy_coef=0.0,
-    filter_zero_variance=False,
     source="this test, 2026",
 )
 '''
