@@ -24,40 +24,9 @@ class Column:
     per_token: bool = True
 
 
-def _logprobs(start: StartOfStep, algorithm: Algorithm) -> Tensor:
-    """[B, T] float32, nats, of the policy."""
-    del algorithm
-    return start.joined.place(start.logprobs_N)
-
-
-def _reference(start: StartOfStep, algorithm: Algorithm) -> Tensor:
-    """[B, T] float32, nats, of the frozen reference model."""
-    del algorithm
-    return start.joined.place(start.reference_N)
-
-
-def _sampler(start: StartOfStep, algorithm: Algorithm) -> Tensor:
-    """[B, T] float32, nats, as recorded when the tokens were sampled."""
-    del algorithm
-    return start.joined.place(torch.from_numpy(start.batch.sampler_N))
-
-
-def _teacher(start: StartOfStep, algorithm: Algorithm) -> Tensor:
-    """[B, T] float32, nats, of the first teacher that scored the token's row; NaN where none did."""
-    del algorithm
-    return start.joined.place(start.teacher_N)
-
-
-def _values(start: StartOfStep, algorithm: Algorithm) -> Tensor:
-    """[B, T] float32, in units of reward, of the critic: what is still to come before each token."""
-    del algorithm
-    return start.joined.place(start.values_N)
-
-
-def _sum_pi_squared(start: StartOfStep, algorithm: Algorithm) -> Tensor:
-    """[B, T] float32, sum over the vocabulary of the policy's squared probabilities."""
-    del algorithm
-    return start.joined.place(start.sum_pi_squared_N)
+def _of_tokens(fact: Callable[[StartOfStep], Tensor]) -> Column:
+    """A column of what is known of each trained token."""
+    return Column(lambda start, _: start.joined.place(fact(start)))
 
 
 def _weights(start: StartOfStep, algorithm: Algorithm) -> Tensor:
@@ -65,7 +34,8 @@ def _weights(start: StartOfStep, algorithm: Algorithm) -> Tensor:
     mask_JS = start.joined.trained_JS
     if algorithm.correction is None:
         return mask_JS.float()
-    found = algorithm.correction(_logprobs(start, algorithm), _sampler(start, algorithm), mask_JS)
+    logprobs_JS, sampler_JS = (COLUMNS[name].make(start, algorithm) for name in ("logprobs_BT", "sampler_BT"))
+    found = algorithm.correction(logprobs_JS, sampler_JS, mask_JS)
     return inside(found.weights_BT, found.keep_BT)
 
 
@@ -86,12 +56,16 @@ def _baselines(start: StartOfStep, algorithm: Algorithm) -> Tensor:
 
 COLUMNS: Mapping[str, Column] = MappingProxyType(
     {
-        "logprobs_BT": Column(_logprobs),
-        "reference_BT": Column(_reference),
-        "sampler_BT": Column(_sampler),
-        "teacher_BT": Column(_teacher),
-        "values_BT": Column(_values),
-        "sum_pi_squared_BT": Column(_sum_pi_squared),
+        # [B, T] float32 all of them. Nats: of the policy, of the frozen reference, and as recorded in sampling.
+        "logprobs_BT": _of_tokens(lambda start: start.logprobs_N),
+        "reference_BT": _of_tokens(lambda start: start.reference_N),
+        "sampler_BT": _of_tokens(lambda start: torch.from_numpy(start.batch.sampler_N)),
+        # Nats, of the first teacher that scored the token's row; NaN where none did.
+        "teacher_BT": _of_tokens(lambda start: start.teacher_N),
+        # In units of reward, of the critic: what is still to come before each token.
+        "values_BT": _of_tokens(lambda start: start.values_N),
+        # Sum over the vocabulary of the policy's squared probabilities.
+        "sum_pi_squared_BT": _of_tokens(lambda start: start.sum_pi_squared_N),
         "weights_BT": Column(_weights),
         "baselines_B": Column(_baselines, per_token=False),
         "components_KB": Column(_components, per_token=False),

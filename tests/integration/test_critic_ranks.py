@@ -1,37 +1,16 @@
 """A critic on two ranks, as real processes, has the gradients of one, and goes on from a checkpoint of either."""
 
-import pytest
+from functools import partial
+
 import torch
 
 from asyncrl.trainer.parallel import OneRank
-from tests.support.critic_rank import train
-from tests.support.tiny_policy import write_tiny_model
-from tests.support.two_ranks import run_ranks
+from tests.support import critic_rank
+from tests.support.two_ranks import close as close_to
+from tests.support.two_ranks import fixtures_of
 
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
-
-
-@pytest.fixture(scope="module")
-def one(model_dir, tmp_path_factory):
-    """What one rank found, and its directory."""
-    out = tmp_path_factory.mktemp("one")
-    return train(model_dir, out, OneRank()), out
-
-
-@pytest.fixture(scope="module")
-def two(model_dir, one, tmp_path_factory):
-    """What each of two ranks found, from the beginning and from the checkpoint of one; and their directory."""
-    out = tmp_path_factory.mktemp("two")
-    return run_ranks("tests.support.critic_rank", 2, str(model_dir), str(out), str(one[1] / "checkpoints")), out
-
-
-def close(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert value == pytest.approx(other[name], abs=2e-4, rel=5e-3), name
+model_dir, one, two = fixtures_of(critic_rank)
+close = partial(close_to, rel=5e-3)
 
 
 def test_two_ranks_have_the_gradients_of_one(one, two):
@@ -57,5 +36,5 @@ def test_a_checkpoint_of_one_goes_on_as_two(one, two):
 
 
 def test_a_checkpoint_of_two_ranks_goes_on_as_one(model_dir, two, tmp_path):
-    went_on = train(model_dir, tmp_path, OneRank(), 2, two[1] / "whole" / "checkpoints")
+    went_on = critic_rank.train(model_dir, tmp_path, OneRank(), 2, two[1] / "whole" / "checkpoints")
     close(went_on["metrics"][0], two[0][0]["whole"]["metrics"][2])

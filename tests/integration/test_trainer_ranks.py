@@ -1,38 +1,17 @@
 """Two ranks on gloo, as real processes, train like one: losses, weights, checkpoints, exports."""
 
-import pytest
+from functools import partial
+
 import torch
 from safetensors.torch import load_file
 
 from asyncrl.trainer.parallel import OneRank
-from tests.support.policy_rank import train
-from tests.support.tiny_policy import write_tiny_model
-from tests.support.two_ranks import run_ranks
+from tests.support import policy_rank
+from tests.support.two_ranks import close as close_to
+from tests.support.two_ranks import fixtures_of
 
-
-@pytest.fixture(scope="module")
-def model_dir(tmp_path_factory):
-    return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
-
-
-@pytest.fixture(scope="module")
-def one(model_dir, tmp_path_factory):
-    """What one rank found, and its directory."""
-    out = tmp_path_factory.mktemp("one")
-    return train(model_dir, out, OneRank()), out
-
-
-@pytest.fixture(scope="module")
-def two(model_dir, one, tmp_path_factory):
-    """What each of two ranks found: from the beginning, and resumed from the checkpoint of one; and their directory."""
-    out = tmp_path_factory.mktemp("two")
-    return run_ranks("tests.support.policy_rank", 2, str(model_dir), str(out), str(one[1] / "checkpoints")), out
-
-
-def close(one, other):
-    assert one.keys() == other.keys()
-    for name, value in one.items():
-        assert value == pytest.approx(other[name], abs=2e-4, rel=2e-3), name
+model_dir, one, two = fixtures_of(policy_rank)
+close = partial(close_to, rel=2e-3)
 
 
 def test_two_ranks_share_the_tokens_and_see_the_losses_of_one(one, two):
@@ -58,7 +37,7 @@ def test_the_exports_of_one_and_two_ranks_agree(one, two):
 
 
 def test_a_checkpoint_of_two_ranks_goes_on_as_one(model_dir, two, tmp_path):
-    went_on = train(model_dir, tmp_path, OneRank(), 2, two[1] / "whole" / "checkpoints")
+    went_on = policy_rank.train(model_dir, tmp_path, OneRank(), 2, two[1] / "whole" / "checkpoints")
     close(went_on["metrics"][0], two[0][0]["whole"]["metrics"][2])
 
 

@@ -6,6 +6,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from asyncrl.trainer.parallel import OneRank
+from tests.support.tiny_policy import write_tiny_model
 
 
 def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 120.0) -> list[dict]:
@@ -33,3 +39,31 @@ def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 120.0
     for process, (out, err) in zip(processes, finished, strict=True):
         assert process.returncode == 0, f"{out}\n{err}"
     return [json.loads(out.splitlines()[-1]) for out, _ in finished]
+
+
+def fixtures_of(module: ModuleType):
+    """Fixtures `model_dir`, `one` and `two` of a module whose `train` is what a rank does.
+
+    `one` is what one rank found, and its directory; `two` what each of two ranks found from the beginning and from the
+    checkpoint of one, and their directory.
+    """
+
+    def model_dir(tmp_path_factory):
+        return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
+
+    def one(model_dir, tmp_path_factory):
+        out = tmp_path_factory.mktemp("one")
+        return module.train(model_dir, out, OneRank()), out
+
+    def two(model_dir, one, tmp_path_factory):
+        out = tmp_path_factory.mktemp("two")
+        return run_ranks(module.__name__, 2, str(model_dir), str(out), str(one[1] / "checkpoints")), out
+
+    return tuple(pytest.fixture(scope="module")(made) for made in (model_dir, one, two))
+
+
+def close(one, other, *, rel):
+    """The same metrics with nearly the same values."""
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert value == pytest.approx(other[name], abs=2e-4, rel=rel), name
