@@ -21,6 +21,10 @@ class ModelConfig(Section):
     wire_dtype: Literal["bfloat16", "float32", "float16"] = "bfloat16"
     """Type of the weights that servers hold and that weight sync compares bit by bit."""
 
+    offload_reference: bool = False
+    """Keep the frozen reference model, where an algorithm has one, in CPU memory between its passes: less device memory
+    in use, and a copy of it to the device in every step."""
+
 
 class StarterModelConfig(Section):
     """The tiny model that the starter makes from nothing (a Llama, random weights, character tokenizer)."""

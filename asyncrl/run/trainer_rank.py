@@ -74,6 +74,7 @@ async def _train(
         algorithm,
         config.actor,
         arithmetic=config.model.dtype,
+        offload_reference=config.model.offload_reference,
         temperature=config.rollout.temperature,
         steps=config.trainer.steps - config.critic.steps_before_policy,
         wire_dtype=manifest.dtypes,

@@ -1,7 +1,7 @@
 """A Hugging Face causal language model as the trainer needs it: float32 masters, shards, logprobs of sampled tokens."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -33,8 +33,12 @@ class TokenOutputs:
 class LanguageModel:
     """The module with what surrounds a forward pass. Logits exist only at positions that predict a trained token."""
 
-    def __init__(self, module: PreTrainedModel, arithmetic: Arithmetic, device: torch.device) -> None:
+    def __init__(
+        self, module: PreTrainedModel, arithmetic: Arithmetic, device: torch.device, *, is_offloaded: bool = False
+    ) -> None:
+        """`is_offloaded`: the weights are on the CPU but within `at_hand`."""
         self.module, self.device = module, device
+        self._is_offloaded = is_offloaded
         self._arithmetic = arithmetic
         self._predictors: Tensor | None = None
         head = module.get_output_embeddings()
@@ -74,6 +78,18 @@ class LanguageModel:
             self._predictors = None
         return logits_NV
 
+    @contextmanager
+    def at_hand(self) -> Iterator[None]:
+        """Have the weights on the device; those that are offloaded go back to the CPU afterwards."""
+        if not self._is_offloaded:
+            yield
+            return
+        self.module.to(self.device)
+        try:
+            yield
+        finally:
+            self.module.to("cpu")
+
     def _keep_predictors(self, head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         # Before the head rather than after it: the logits of a prompt would be the largest tensor of the step.
         del head
@@ -89,6 +105,7 @@ def load_language_model(
     device: torch.device,
     mesh: DeviceMesh | None,
     gradient_checkpointing: bool = False,
+    offload: bool = False,
 ) -> LanguageModel:
     """Read a model directory into float32 master weights, on every rank its shard of them.
 
@@ -97,15 +114,17 @@ def load_language_model(
         arithmetic: type of forward and backward; masters stay float32.
         mesh: the ranks to shard over, or None.
         gradient_checkpointing: recompute activations in the backward pass.
+        offload: keep the weights in CPU memory between passes; those of ranks that share them come layer by layer.
     Raises:
         ConfigError: the directory holds no causal language model that transformers can read.
     """
     module = read_model(path, gradient_checkpointing=gradient_checkpointing)
-    if mesh is None:
+    if mesh is not None:
+        # Moves layer by layer, so that no device ever holds the whole model.
+        shard(module, mesh, arithmetic, offload=offload)
+    elif not offload:
         module.to(device)
-    else:
-        shard(module, mesh, arithmetic)  # moves layer by layer, so that no device ever holds the whole model
-    return LanguageModel(module, arithmetic, device)
+    return LanguageModel(module, arithmetic, device, is_offloaded=offload and mesh is None)
 
 
 def read_model(path: Path, *, key: str = "model.path", gradient_checkpointing: bool = False) -> PreTrainedModel:
@@ -157,14 +176,16 @@ def recompute_activations(module: PreTrainedModel) -> None:
     switch({"use_reentrant": False})
 
 
-def shard(module: nn.Module, mesh: DeviceMesh, arithmetic: Arithmetic) -> None:
+def shard(module: nn.Module, mesh: DeviceMesh, arithmetic: Arithmetic, *, offload: bool = False) -> None:
     """Split parameters over the ranks (FSDP2): each decoder layer is gathered on its own, the rest with the root."""
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
     )
+    # Pinned memory is of CUDA; without it the copies wait, and nothing else changes.
+    home = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
     for layer in decoder_layers(module):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(module, mesh=mesh, mp_policy=policy)
+        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=home)
+    fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=home)
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:

@@ -107,9 +107,12 @@ class Policy:
         steps: int,
         wire_dtype: str | Mapping[str, str],
         ranks: Ranks,
+        offload_reference: bool = False,
     ) -> "Policy":
         """Read the model directory `path`, twice if the algorithm compares with the reference model.
 
+        Args:
+            offload_reference: keep the reference model in CPU memory between its passes.
         Raises:
             ConfigError: the directory holds no causal language model that transformers can read.
         """
@@ -122,7 +125,9 @@ class Policy:
         )
         reference = None
         if needs_reference(algorithm):
-            reference = load_language_model(path, arithmetic=arithmetic, device=ranks.device, mesh=ranks.mesh)
+            reference = load_language_model(
+                path, arithmetic=arithmetic, device=ranks.device, mesh=ranks.mesh, offload=offload_reference
+            )
             reference.module.requires_grad_(False)
         return cls(
             model,
@@ -187,12 +192,12 @@ class Policy:
         """[N] float32 nats, under the frozen reference model."""
         reference = self._reference
         assert reference is not None, "columns.needs_reference said that no reference is needed"
-        return self._passes.collect(
-            batch,
-            lambda micro: (
-                reference.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
-            ),
-        )
+
+        def logprobs(micro: MicroBatch) -> Tensor:
+            return reference.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
+
+        with reference.at_hand():
+            return self._passes.collect(batch, logprobs)
 
     def measured(self, batch: Batch, measure: Callable[[Tensor], Tensor]) -> Tensor:
         """[N], what `measure` makes of the [N, V] logits, divided by the temperature, that predict the tokens."""

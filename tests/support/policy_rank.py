@@ -33,6 +33,8 @@ STEPS = 3
 def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: Path | None = None) -> dict:
     """Steps `first` to STEPS - 1; a checkpoint after step 1."""
     settings = {"lr": 3e-3, "ppo_mini_batches": 2, "ppo_epochs": 2, "micro_batch_tokens": 40, "lr_decay": "linear"}
+    # Ranks that share a reference keep it on the CPU, so that both ways have to give the same numbers.
+    settings |= {"offload_reference": ranks.world > 1}
     policy = make_policy(model_dir, ranks, algorithm_kl_coef=0.1, algorithm_entropy_coef=0.01, **settings)
     if checkpoint is not None:
         stored = Checkpoints(checkpoint, CheckpointConfig())

@@ -97,7 +97,14 @@ def make_row(
     )
 
 
-def make_policy(model_dir: Path, ranks: Ranks | None = None, *, steps: int = 10, **settings: object) -> Policy:
+def make_policy(
+    model_dir: Path,
+    ranks: Ranks | None = None,
+    *,
+    steps: int = 10,
+    offload_reference: bool = False,
+    **settings: object,
+) -> Policy:
     """A policy that trains that model; `settings` with the prefix `algorithm_` go to the algorithm, others to actor."""
     prefix = "algorithm_"
     algorithm = {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
@@ -111,6 +118,7 @@ def make_policy(model_dir: Path, ranks: Ranks | None = None, *, steps: int = 10,
         steps=steps,
         wire_dtype="bfloat16",
         ranks=ranks or OneRank(),
+        offload_reference=offload_reference,
     )
 
 

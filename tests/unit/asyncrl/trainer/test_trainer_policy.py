@@ -136,6 +136,13 @@ def test_the_kl_term_holds_the_policy_to_version_zero(model_dir):
     assert moved[1] < moved[0]
 
 
+def test_an_offloaded_reference_says_the_same(model_dir, groups):
+    here, away = (make_policy(model_dir, algorithm_kl_coef=0.1, offload_reference=away) for away in (False, True))
+    batch = make_batch(here, groups)
+    assert torch.equal(here.reference_logprobs(batch), away.reference_logprobs(batch))
+    assert next(away._reference.module.parameters()).device.type == "cpu"
+
+
 def test_too_many_nonfinite_tokens_stop_the_run_before_the_optimizer(model_dir, groups):
     policy = make_policy(model_dir)
     with torch.no_grad():
