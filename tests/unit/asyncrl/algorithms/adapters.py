@@ -1,6 +1,6 @@
 """Calls our functions with the names and shapes of the golden cases."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any  # a case's inputs and results are whatever its JSON holds
@@ -11,38 +11,28 @@ from torch import Tensor
 from asyncrl.algorithms import ALGORITHMS, advantages, losses, returns, sequence_losses
 from asyncrl.algorithms.aggregation import Denominators, aggregate, count
 from asyncrl.algorithms.base import Algorithm, TokenLoss
-from asyncrl.algorithms.corrections import Weighting, correct, normalized
+from asyncrl.algorithms.corrections import correct
 from asyncrl.algorithms.kl import KLController, kl_estimate, kl_full
 from asyncrl.algorithms.logprobs import entropy, sum_pi_squared, token_logprobs
-from asyncrl.algorithms.masking import Metrics
 from asyncrl.algorithms.measures import finish
-from asyncrl.algorithms.mismatch import mismatch, probability_difference
 from asyncrl.algorithms.objective import Objective, policy_objective
-from asyncrl.algorithms.rejection import Rule, minimum_variance_kept
-from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl, zero_variance
-from asyncrl.algorithms.staleness import lag_metrics, proximal_logprobs
+from asyncrl.algorithms.rewards import subtract_kl
 from asyncrl.algorithms.whitening import whiten
 from tests.support.staleness_cases import STALENESS
 from tests.unit.asyncrl.algorithms.column_adapters import COLUMNS
 from tests.unit.asyncrl.algorithms.distillation_adapters import DISTILLATION
 from tests.unit.asyncrl.algorithms.golden import Adapter, group_ids
+from tests.unit.asyncrl.algorithms.off_policy_adapters import OFF_POLICY, mask_of, numbers, rules, weighting
 from tests.unit.asyncrl.algorithms.preference_adapters import PREFERENCE
+from tests.unit.asyncrl.algorithms.reward_adapters import REWARDS
 from tests.unit.asyncrl.algorithms.selection_adapters import SELECTIONS
 
 Inputs = Mapping[str, Any]
 Results = Mapping[str, Any]
 
 
-def _mask(inputs: Inputs) -> Tensor:
-    return torch.as_tensor(inputs["mask"]) > 0
-
-
 def _leaf(tensor: Tensor) -> Tensor:
     return tensor.clone().requires_grad_()
-
-
-def _numbers(sums: Metrics, extremes: Mapping[str, Tensor] | None = None) -> dict[str, float]:
-    return {name.rpartition("/")[2]: value for name, value in finish(sums, extremes).items()}
 
 
 def group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
@@ -51,14 +41,14 @@ def group_advantage(estimate: Callable[..., Tensor], *names: str) -> Adapter:
     def run(inputs: Inputs, params: Mapping[str, Any]) -> Results:
         settings = {ours: params[theirs] for ours, theirs in (name.split("=") for name in names)}
         ids = group_ids(inputs["group_ids"])
-        return {"advantages": estimate(inputs["rewards"], _mask(inputs), ids, **settings)}
+        return {"advantages": estimate(inputs["rewards"], mask_of(inputs), ids, **settings)}
 
     return run
 
 
 def _sessions(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     """As the trainer does it: the rows of a session are joined to one, whose reward is that of its last output."""
-    mask, outputs = _mask(inputs), inputs["output_index"]
+    mask, outputs = mask_of(inputs), inputs["output_index"]
     keys = list(zip(inputs["group_ids"], inputs["session_ids"], strict=True))
     session_of = group_ids(["/".join(key) for key in keys])
     last = [
@@ -74,7 +64,7 @@ def _sessions(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 def _reinforce_pp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    rewards, mask, gamma = inputs["rewards"], _mask(inputs), params["gamma"]
+    rewards, mask, gamma = inputs["rewards"], mask_of(inputs), params["gamma"]
     return {
         "advantages": returns.whitened_returns(rewards, mask, torch.zeros(len(rewards)), gamma=gamma),
         "returns": returns.discounted_returns(rewards, mask, gamma=gamma),
@@ -82,7 +72,7 @@ def _reinforce_pp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 def _whiten(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    return {"value": whiten(inputs["values"], _mask(inputs), shift_mean=params["shift_mean"])}
+    return {"value": whiten(inputs["values"], mask_of(inputs), shift_mean=params["shift_mean"])}
 
 
 def _aggregate(values: Tensor, mask: Tensor, params: Mapping[str, Any], mode: str) -> Tensor:
@@ -99,13 +89,13 @@ def _aggregate(values: Tensor, mask: Tensor, params: Mapping[str, Any], mode: st
 
 def _agg_loss(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     leaf = _leaf(inputs["loss"])
-    value = _aggregate(leaf, _mask(inputs), params, params["mode"])
+    value = _aggregate(leaf, mask_of(inputs), params, params["mode"])
     value.backward()
     return {"value": value, "grad": leaf.grad}
 
 
 def _agg_split(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    mask = _mask(inputs)
+    mask = mask_of(inputs)
     micro_values = [
         torch.stack([_aggregate(inputs["loss"][rows], mask[rows], params, params["mode"]) for rows in ranks])
         for ranks in params["rows"]
@@ -147,7 +137,7 @@ def _kl_in_reward(inputs: Inputs, params: Mapping[str, Any]) -> Results:
         inputs["scores"],
         inputs["old_logp"],
         inputs["ref_logp"],
-        _mask(inputs),
+        mask_of(inputs),
         coef=controller.coef,
         kind=params["kind"],
     )
@@ -162,12 +152,12 @@ def _loss(
     """`settings`: our keyword by the case's parameter. `mode`: the aggregation, where the case's has no meaning."""
 
     def run(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-        leaf, mask = _leaf(inputs["logp"]), _mask(inputs)
+        leaf, mask = _leaf(inputs["logp"]), mask_of(inputs)
         keywords = {ours: params[theirs] for theirs, ours in (settings or {}).items()}
         tokens = loss(leaf, inputs["old_logp"], inputs["advantages"], mask, inputs.get("is_weights"), **keywords)
         value = _aggregate(tokens.loss_BT, mask, params, mode or params["agg"])
         value.backward()
-        return {"loss": value, "grad_logp": leaf.grad, "metrics": _numbers(tokens.metrics)}
+        return {"loss": value, "grad_logp": leaf.grad, "metrics": numbers(tokens.metrics)}
 
     return run
 
@@ -179,20 +169,6 @@ def _denominators(mask: Tensor, params: Mapping[str, Any]) -> Denominators:
     tokens, rows = count(mask)
     given = (params.get("global_tokens"), params.get("global_seqs"))
     return Denominators(given[0] or tokens, given[1] or rows, params.get("dp_size", 1))
-
-
-def _weighting(spec: Mapping[str, Any] | None) -> Weighting | None:
-    return None if spec is None else Weighting(spec["level"], spec["mode"], upper=spec["upper"], lower=spec["lower"])
-
-
-def _rules(specs: Sequence[Mapping[str, Any]]) -> list[Rule]:
-    """The cases give k1 bounds on the inverse of the ratio that our rules bound."""
-    rules = []
-    for spec in specs:
-        bounds = spec.get("bounds_inv_ratio")
-        inverted = None if bounds is None else (1 / bounds[1], 1 / bounds[0])
-        rules.append(Rule(spec["level"], spec["stat"], upper=spec.get("upper"), bounds=inverted))
-    return rules
 
 
 def _algorithm(params: Mapping[str, Any], **changes: Any) -> Algorithm:
@@ -209,8 +185,8 @@ def _corrected(inputs: Inputs, leaf: Tensor, objective: Objective) -> Results:
 
 
 def _decoupled(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    leaf, mask = _leaf(inputs["logp"]), _mask(inputs)
-    correction = partial(correct, weighting=_weighting(params["is"]), rules=_rules(params["rules"]))
+    leaf, mask = _leaf(inputs["logp"]), mask_of(inputs)
+    correction = partial(correct, weighting=weighting(params["is"]), rules=rules(params["rules"]))
     objective = policy_objective(
         _algorithm(params, correction=correction),
         leaf,
@@ -224,8 +200,8 @@ def _decoupled(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 def _bypass(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    leaf, mask = _leaf(inputs["logp"]), _mask(inputs)
-    correction = partial(correct, weighting=_weighting(params["is"]), rules=_rules(params["rules"]))
+    leaf, mask = _leaf(inputs["logp"]), mask_of(inputs)
+    correction = partial(correct, weighting=weighting(params["is"]), rules=rules(params["rules"]))
     changes: dict[str, Any] = {"bypass": True, "correction": correction}
     if params["loss"] == "reinforce":
         changes["loss"] = losses.reinforce
@@ -241,7 +217,7 @@ def _bypass(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 def _total(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    leaf, entropies, mask = _leaf(inputs["logp"]), _leaf(inputs["entropy"]), _mask(inputs)
+    leaf, entropies, mask = _leaf(inputs["logp"]), _leaf(inputs["entropy"]), mask_of(inputs)
     coefs = {"entropy_coef": params["entropy_coef"], "kl_coef": params["kl_coef"], "kl_estimator": params["kl_kind"]}
     objective = policy_objective(
         _algorithm(params, **coefs),
@@ -268,7 +244,7 @@ def _total(inputs: Inputs, params: Mapping[str, Any]) -> Results:
 
 
 def _loss_entropy(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    leaf, mask = _leaf(inputs["logits"]), _mask(inputs)
+    leaf, mask = _leaf(inputs["logits"]), mask_of(inputs)
     token_entropy = entropy(leaf)
     value = _aggregate(token_entropy, mask, params, params["agg"])
     value.backward()
@@ -280,73 +256,13 @@ def _logp(inputs: Inputs, params: Mapping[str, Any]) -> Results:
     return {"value": token_logprobs(inputs["logits"], inputs["labels"], temperature=temperature)}
 
 
-def _tensors(values: Any) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.tensor([[float(v) for v in row] for row in values])
-
-
-def _policies(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
-    return _tensors(inputs["train_logp"]), _tensors(inputs["rollout_logp"]), _mask(inputs)
-
-
-def _is_weights(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    found = correct(*_policies(inputs), weighting=_weighting(params))
-    values, weights = _numbers(found.metrics, found.extremes), found.weights_BT
-    if params["normalize"]:
-        values["norm_factor"] = values.get("mean" if params["level"] == "token" else "seq_mean", 0.0)
-        weights = normalized(weights, values["norm_factor"])
-    return {"weights": weights, "metrics": values}
-
-
-def _reject(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    found = correct(*_policies(inputs), weighting=None, rules=_rules(params["rules"]))
-    return {"mask": found.keep_BT.float(), "metrics": _numbers(found.metrics)}
-
-
-def _measured(measure: Callable[..., tuple[Metrics, dict[str, Tensor]]]) -> Adapter:
-    return lambda inputs, params: {"metrics": _numbers(*measure(*_policies(inputs)))}
-
-
-def _overlong(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    lengths, scores = torch.as_tensor(inputs["lengths"]), torch.as_tensor(inputs["scores"])
-    penalty = overlong_penalty(
-        lengths, max_length=params["max_length"], buffer=params["buffer"], factor=params["factor"]
-    )
-    return {"penalty": penalty, "rewards": scores + penalty}
-
-
-def _filter_groups(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    found = zero_variance(inputs["groups"])
-    return {
-        "dropped": list(found.dropped),
-        "dropped_value_counts": {str(value): number for value, number in found.counts_by_value.items()},
-    }
-
-
-def _stale_metrics(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    versions = torch.as_tensor(inputs["versions"])
-    return {"metrics": _numbers(*lag_metrics(versions, _mask(inputs), current=params["current_version"]))}
-
-
-def _proximal(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    mixed = proximal_logprobs(
-        inputs["behaviour_logp"],
-        inputs["logp"],
-        inputs["versions"],
-        current=params["current_version"],
-        method=params["method"],
-    )
-    return {"proximal_logp": mixed}
-
-
-def _m2po(inputs: Inputs, params: Mapping[str, Any]) -> Results:
-    return {"mask": minimum_variance_kept(*_policies(inputs), threshold=params["threshold"]).float()}
-
-
 ADAPTERS: Mapping[str, Adapter] = {
     **COLUMNS,
     **DISTILLATION,
     **SELECTIONS,
     **STALENESS,
+    **OFF_POLICY,
+    **REWARDS,
     **PREFERENCE,
     "adv.grpo": group_advantage(
         advantages.group_relative, "divide_by_std=norm_by_std", "eps=eps", "singleton=singleton"
@@ -381,13 +297,4 @@ ADAPTERS: Mapping[str, Adapter] = {
     "logits.entropy": lambda inputs, params: {"value": entropy(inputs["logits"])},
     "logits.logp": _logp,
     "logits.sum_pi_sq": lambda inputs, params: {"value": sum_pi_squared(inputs["logits"])},
-    "rollout.is_weights": _is_weights,
-    "rollout.reject": _reject,
-    "rollout.mismatch": _measured(mismatch),
-    "rollout.prob_diff": _measured(probability_difference),
-    "reward.overlong": _overlong,
-    "dapo.filter_groups": _filter_groups,
-    "stale.metrics": _stale_metrics,
-    "stale.proximal_logp": _proximal,
-    "stale.m2po_mask": _m2po,
 }
