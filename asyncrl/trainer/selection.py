@@ -1,5 +1,6 @@
 """Selections over a whole mini-batch: all ranks' tokens are looked at in one place, and each rank gets its own back."""
 
+import msgpack
 import numpy as np
 import torch
 from torch import Tensor
@@ -28,20 +29,16 @@ def select(
     facts = (logprobs_N, proximal_N, torch.from_numpy(batch.sampler_N), advantages_N)
     own = torch.stack([fact.detach().cpu().float()[index_N] for fact in facts])
     blobs = ranks.gather(own.numpy().tobytes())
-    picked = b""
+    answer = None
     if blobs is not None:
         parts = [np.frombuffer(blob, dtype=np.float32).reshape(NUM_FACTS, -1) for blob in blobs]
         whole = torch.from_numpy(np.concatenate(parts, axis=1))
-        picked = rule(*whole, generator=torch.default_generator).numpy().tobytes()
-        lengths = [part.shape[1] for part in parts]
-        picked = np.array([len(lengths), *lengths], dtype=np.int64).tobytes() + picked
-    answer = ranks.broadcast(picked if blobs is not None else None)
-    world = int(np.frombuffer(answer, dtype=np.int64, count=1)[0])
-    lengths = np.frombuffer(answer, dtype=np.int64, count=world, offset=8).tolist()
-    first = 8 * (world + 1) + sum(lengths[: ranks.rank])
-    mine = np.frombuffer(answer, dtype=np.bool_, count=len(index_N), offset=first)
+        picked = rule(*whole, generator=torch.default_generator).numpy()
+        ends = np.cumsum([part.shape[1] for part in parts])
+        answer = msgpack.packb([part.tobytes() for part in np.split(picked, ends[:-1])])
+    mine = msgpack.unpackb(ranks.broadcast(answer))[ranks.rank]
     selected_N = torch.zeros(batch.num_trained, dtype=torch.bool)
-    selected_N[index_N] = torch.from_numpy(mine.copy())
+    selected_N[index_N] = torch.from_numpy(np.frombuffer(mine, dtype=np.bool_).copy())
     return selected_N.to(logprobs_N.device)
 
 
