@@ -132,6 +132,13 @@ async def until(
                 return result
 
 
+def doubling(first_s: float, longest_s: float) -> Iterator[float]:
+    """Seconds of one pause after the other, each twice the one before, up to `longest_s`. It does not end."""
+    while True:
+        yield first_s
+        first_s = min(2 * first_s, longest_s)
+
+
 async def pause(name: str, pause_s: float) -> None:
     """Do nothing for `pause_s` seconds, counted under `name`: a back-off or the beat of a heartbeat."""
     with timed(name):

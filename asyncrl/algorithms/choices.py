@@ -8,6 +8,7 @@ from typing import TypeVar
 from asyncrl.errors import ConfigError
 
 _Value = TypeVar("_Value")
+_Result = TypeVar("_Result")
 
 
 def first(asked: _Value | None, own: _Value) -> _Value:
@@ -39,3 +40,8 @@ def function_of(part: Callable[..., object]) -> Callable[..., object]:
 def settings_of(part: Callable[..., object]) -> Mapping[str, object]:
     """The settings that a part of a row carries."""
     return part.keywords if isinstance(part, partial) else {}
+
+
+def with_settings(part: Callable[..., _Result], settings: Mapping[str, object]) -> "partial[_Result]":
+    """A part of a row with these settings in place of its own."""
+    return partial(part, **settings)

@@ -1,12 +1,9 @@
 """A configuration's discount and lambda on top of an estimator that has them."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-
-from torch import Tensor
+from collections.abc import Mapping
 
 from asyncrl.algorithms.base import AdvantageEstimator, Algorithm
-from asyncrl.algorithms.choices import settings_of
+from asyncrl.algorithms.choices import settings_of, with_settings
 from asyncrl.algorithms.sections import AlgorithmSection
 from asyncrl.errors import ConfigError
 
@@ -30,8 +27,4 @@ def discounted(
                 f"algorithm.{setting} = {value} has no effect with the advantages of {name!r}, which spread one number "
                 f"over an answer. Remove it, or choose an algorithm that has it: {', '.join(others)}."
             )
-    return _with(advantage, settings) if settings else advantage
-
-
-def _with(part: Callable[..., Tensor], settings: Mapping[str, float]) -> "partial[Tensor]":
-    return partial(part, **settings)
+    return with_settings(advantage, settings) if settings else advantage

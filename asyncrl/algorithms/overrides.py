@@ -1,13 +1,11 @@
 """A configuration's own keys on top of a row of ALGORITHMS; combinations that mean nothing are refused."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 from asyncrl.algorithms.aggregation import AGGREGATIONS
 from asyncrl.algorithms.base import Algorithm, CorrectionRule, PolicyLoss, Selection
-from asyncrl.algorithms.choices import first, function_of, known, settings_of
+from asyncrl.algorithms.choices import first, function_of, known, settings_of, with_settings
 from asyncrl.algorithms.corrections import Weighting
 from asyncrl.algorithms.discount_overrides import discounted
 from asyncrl.algorithms.distillation_overrides import distillation
@@ -20,8 +18,6 @@ from asyncrl.algorithms.sections import ActorSection, AlgorithmSection
 from asyncrl.algorithms.selection_overrides import selection_for
 from asyncrl.algorithms.tables import CORRECTIONS, LOSSES
 from asyncrl.errors import ConfigError
-
-_Result = TypeVar("_Result")
 
 
 def apply(
@@ -171,7 +167,7 @@ def _clipped(loss: PolicyLoss, name: str, actor: ActorSection) -> PolicyLoss:
                 f"bounds do not depend on a token's age. Remove it, or choose {', '.join(others)}."
             )
         settings["lag_scale"] = actor.clip_lag_scale
-    return _with(loss, settings) if settings else loss
+    return with_settings(loss, settings) if settings else loss
 
 
 def _aggregation(row: Algorithm, algorithm: AlgorithmSection, loss_name: str) -> str:
@@ -222,8 +218,4 @@ def _correction(row: Algorithm, algorithm: AlgorithmSection) -> CorrectionRule |
             f"algorithm.correction_cap = {cap} must be above the lower bound {weighting.lower or 0.0} of "
             f"algorithm.correction = {name}: no weight would be left. Raise the cap."
         )
-    return _with(correction, {"weighting": replace(weighting, upper=cap)})
-
-
-def _with(part: Callable[..., _Result], settings: Mapping[str, object]) -> "partial[_Result]":
-    return partial(part, **settings)
+    return with_settings(correction, {"weighting": replace(weighting, upper=cap)})

@@ -1,15 +1,11 @@
 """A configuration's numbers in place of those that a row gives to its loss and its selection, by their names there."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 from asyncrl.algorithms.base import PolicyLoss, Selection
-from asyncrl.algorithms.choices import settings_of
+from asyncrl.algorithms.choices import settings_of, with_settings
 from asyncrl.errors import ConfigError
-
-_Result = TypeVar("_Result")
 
 CLIP_KEYS: Mapping[str, str] = {
     "low": "actor.clip_ratio_low",
@@ -27,7 +23,7 @@ def loss_with(loss: PolicyLoss, name: str, asked: Mapping[str, float]) -> Policy
         ConfigError: a name that the loss does not have, or that another key sets.
     """
     _check("algorithm.loss_settings", f"algorithm.loss = {name!r}", asked, settings_of(loss))
-    return _with(loss, asked) if asked else loss
+    return with_settings(loss, asked) if asked else loss
 
 
 def selection_with(selection: Selection | None, asked: Mapping[str, float]) -> Selection | None:
@@ -41,11 +37,7 @@ def selection_with(selection: Selection | None, asked: Mapping[str, float]) -> S
     own = {} if selection is None else settings_of(selection.rule)
     _check("algorithm.selection_settings", "this algorithm's selection", asked, own)
     assert selection is not None  # else every name was refused
-    return replace(selection, rule=_with(selection.rule, asked))
-
-
-def _with(part: Callable[..., _Result], settings: Mapping[str, float]) -> "partial[_Result]":
-    return partial(part, **settings)
+    return replace(selection, rule=with_settings(selection.rule, asked))
 
 
 def _check(key: str, part: str, asked: Mapping[str, float], own: Mapping[str, object]) -> None:

@@ -1,16 +1,12 @@
 """A configuration's keys of preference losses on top of an estimator that has them."""
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import TypeVar
+from collections.abc import Mapping
 
 from asyncrl.algorithms.base import AdvantageEstimator, AdvantageMeasure, Algorithm
-from asyncrl.algorithms.choices import known, settings_of
+from asyncrl.algorithms.choices import known, settings_of, with_settings
 from asyncrl.algorithms.preference import PAIR_KINDS
 from asyncrl.algorithms.sections import AlgorithmSection
 from asyncrl.errors import ConfigError
-
-_Result = TypeVar("_Result")
 
 
 def preference(
@@ -48,9 +44,5 @@ def preference(
         )
     measure = estimator.measure
     if measure is not None and "beta" in settings:
-        measure = _with(measure, {"beta": settings["beta"]})
-    return _with(estimator.advantage, settings) if settings else estimator.advantage, measure
-
-
-def _with(part: Callable[..., _Result], settings: Mapping[str, object]) -> "partial[_Result]":
-    return partial(part, **settings)
+        measure = with_settings(measure, {"beta": settings["beta"]})
+    return with_settings(estimator.advantage, settings) if settings else estimator.advantage, measure

@@ -1,13 +1,9 @@
 """Which selection comes with the loss that a configuration names, and with the clip range that it sets."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-
-from torch import Tensor
 
 from asyncrl.algorithms.base import Algorithm, PolicyLoss, Selection
-from asyncrl.algorithms.choices import function_of, settings_of
+from asyncrl.algorithms.choices import function_of, settings_of, with_settings
 from asyncrl.algorithms.tables import LOSSES
 from asyncrl.errors import ConfigError
 
@@ -35,8 +31,4 @@ def selection_for(row: Algorithm, loss: PolicyLoss, loss_name: str) -> Selection
         return None
     own, in_force = settings_of(selection.rule), settings_of(loss)
     bounds = {name: in_force[name] for name in ("low", "high") if name in own and in_force[name] != own[name]}
-    return replace(selection, rule=_with(selection.rule, bounds)) if bounds else selection
-
-
-def _with(rule: Callable[..., Tensor], settings: Mapping[str, object]) -> "partial[Tensor]":
-    return partial(rule, **settings)
+    return replace(selection, rule=with_settings(selection.rule, bounds)) if bounds else selection

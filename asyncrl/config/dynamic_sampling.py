@@ -7,6 +7,9 @@ other.
 
 from asyncrl.config.trainer import AlgorithmConfig
 
+ZERO_VARIANCE = "zero_variance"
+"""The ledger's reason for a group that is filtered."""
+
 FILTERING = frozenset({"dapo"})
 """Rows of asyncrl.algorithms.ALGORITHMS whose `filter_zero_variance` is True."""
 

@@ -77,14 +77,12 @@ class Member:
 
     async def _recover(self) -> None:
         first_s, most_s = ALONE_S
-        pause_s = min(most_s, first_s * 2.0 ** (self._num_failures - 1))
-        while True:
+        for pause_s in waits.doubling(min(most_s, first_s * 2.0 ** (self._num_failures - 1)), most_s):
             await waits.pause("fleet leaves a failed server alone", pause_s)
             try:
                 await self.client.model_info(PROBE_S)
             except ServerError as error:
                 self._trouble = f"it does not answer: {error}"
-                pause_s = min(most_s, 2 * pause_s)
             else:
                 break
         self._trouble = ""

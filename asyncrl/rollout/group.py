@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from asyncrl import waits
+from asyncrl.config.dynamic_sampling import ZERO_VARIANCE
 from asyncrl.errors import WaitTimeout
 from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer
 from asyncrl.rollout.lengths import EndedLengths
 from asyncrl.rollout.members import Members
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.parking import Parking
-from asyncrl.rollout.signal import ZERO_VARIANCE, shared_reward
+from asyncrl.rollout.signal import shared_reward
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
 from buffer import Fenced, Group, Trajectory

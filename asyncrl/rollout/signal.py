@@ -5,9 +5,6 @@ from collections.abc import Iterable
 from asyncrl.data.policies import GREEDY_BASELINE
 from buffer import Trajectory
 
-ZERO_VARIANCE = "zero_variance"
-"""The ledger's reason for a group that is filtered."""
-
 
 def shared_reward(trajectories: Iterable[Trajectory]) -> float | None:
     """The one reward that all members of a group have; None if they differ, or fewer than two have one.

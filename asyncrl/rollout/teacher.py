@@ -159,11 +159,10 @@ class Teacher:
 
     async def _in_attempts(self, jobs: Sequence[_Job]) -> list[_Job]:
         """Ask until every job has scores, as often as is allowed; those that got none are told so and returned."""
-        pause_s, last = FIRST_PAUSE_S, ""
+        pauses_s, last = waits.doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S), ""
         for attempt in range(self._settings.max_attempts):
             if attempt:
-                await waits.pause(RETRY, pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                await waits.pause(RETRY, next(pauses_s))
             try:
                 failures = await self._once(jobs)
             except RequestRefused as error:

@@ -89,6 +89,8 @@ class MicroBatch:
     mask_RS: Tensor
     sampler_RS: Tensor
     lags_RS: Tensor
+    lags: tuple[int, ...]
+    """Those in `lags_RS`, each once, ascending: the device need not be asked which there are."""
     sources: tuple[str, ...]
     source_N: Tensor
     """[N] int64, index of each trained token's source in `sources`."""
@@ -207,6 +209,7 @@ def empty_micro_batch(device: torch.device) -> MicroBatch:
         mask_RS=torch.zeros(1, 1, dtype=torch.bool, device=device),
         sampler_RS=zero,
         lags_RS=torch.zeros(1, 1, dtype=torch.int64, device=device),
+        lags=(),
         sources=(),
         source_N=torch.zeros(1, dtype=torch.int64, device=device),
     )
@@ -238,6 +241,7 @@ def _micro_batch(batch: Batch, rows: Ints, lengths: Ints, device: torch.device) 
         mask_RS=grid(np.ones(len(index_N), dtype=np.bool_)),
         sampler_RS=grid(batch.sampler_N[index_N]),
         lags_RS=grid(batch.lags_N[index_N]),
+        lags=tuple(np.unique(batch.lags_N[index_N]).tolist()),
         sources=batch.sources,
         source_N=torch.from_numpy(batch.source_N[index_N]).to(device),
     )

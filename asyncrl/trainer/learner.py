@@ -56,8 +56,7 @@ class Learner:
         tally = Tally()
         start = StartOfStep(batch, self.policy, self.critic)
         rewards = self._shaped(start, tally)
-        advantages_N = self.advantages(start, rewards)
-        self._measure(start, rewards, tally)
+        advantages_N = self.advantages(start, rewards, tally)
         tally.spread("critic/advantages", advantages_N)
         if needs_teacher(self.algorithm):
             measure_teacher(start.logprobs_N, start.teacher_N, tally)
@@ -68,22 +67,19 @@ class Learner:
             self.policy.step(start, advantages_N, tally)
         return tally
 
-    def advantages(self, start: StartOfStep, rewards: Tensor) -> Tensor:
+    def advantages(self, start: StartOfStep, rewards: Tensor, tally: Tally | None = None) -> Tensor:
         """[N] float32 of the trained tokens.
 
         Args:
             rewards: [J] float64, one a trajectory, NaN without one; or [J, S] token rewards.
+            tally: gets what the algorithm measures of its advantages.
         """
         mask_JS, columns = self._seen(start)
         groups_J = torch.from_numpy(start.batch.trajectories.group_J)
         advantages_JS = self.algorithm.advantage(rewards, mask_JS, groups_J, total=self.policy.ranks.total, **columns)
-        return start.joined.pick(advantages_JS).float()
-
-    def _measure(self, start: StartOfStep, rewards: Tensor, tally: Tally) -> None:
-        if self.algorithm.measure is not None:
-            mask_JS, columns = self._seen(start)
-            groups_J = torch.from_numpy(start.batch.trajectories.group_J)
+        if self.algorithm.measure is not None and tally is not None:
             tally.take(self.algorithm.measure(rewards, mask_JS, groups_J, **columns))
+        return start.joined.pick(advantages_JS).float()
 
     def _seen(self, start: StartOfStep) -> tuple[Tensor, dict[str, Tensor]]:
         """The mask and the columns of an estimator."""

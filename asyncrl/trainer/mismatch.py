@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor
 
 from asyncrl.algorithms.corrections import largest
@@ -59,5 +58,5 @@ def measure_cuts(micro: MicroBatch, cuts: Mapping[str, Tensor | None], tally: Ta
 def _by_lag(micro: MicroBatch) -> Iterator[tuple[int, Tensor]]:
     """Each lag of the micro-batch's tokens with where they are, [R, S] bool."""
     lags_RS = micro.lags_RS.clamp(max=MAX_LAGS)
-    for lag in torch.unique(lags_RS[micro.mask_RS]).tolist():
+    for lag in sorted({min(lag, MAX_LAGS) for lag in micro.lags}):
         yield lag, micro.mask_RS & (lags_RS == lag)

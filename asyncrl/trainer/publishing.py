@@ -149,7 +149,7 @@ class Publishing:
         Raises:
             WaitTimeout: it could not be published in trainer.lease_wait_s seconds.
         """
-        start_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+        start_s, pauses_s = time.monotonic(), waits.doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         deadline_s = self._parts.config.trainer.lease_wait_s
         while True:
             state = await self._state_of_head(max_lag, time.monotonic() - start_s >= deadline_s)
@@ -167,8 +167,7 @@ class Publishing:
                     "start a group; look at the transport of weight sync.",
                 )
             if not await self.publish():
-                await waits.pause("trainer publishes again", pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                await waits.pause("trainer publishes again", next(pauses_s))
 
     async def _state_of_head(self, max_lag: int, over: bool) -> str:
         """arrived (the version on its way), fresh, stale, late (stale, and the time is up) or stop; rank 0's answer."""

@@ -1,9 +1,7 @@
 """The bound on dynamic sampling: how many groups without a difference in reward one step may cost."""
 
+from asyncrl.config.dynamic_sampling import ZERO_VARIANCE
 from buffer import ReplayBuffer
-
-ZERO_VARIANCE = "zero_variance"
-"""The ledger's reason, as asyncrl.rollout.signal gives it."""
 
 
 class Signals:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from asyncrl.algorithms import ALGORITHMS, resolve
 from asyncrl.algorithms.rewards import zero_variance
 from asyncrl.config import ActorConfig, AlgorithmConfig
-from asyncrl.config.dynamic_sampling import FILTERING, filters_zero_variance
+from asyncrl.config.dynamic_sampling import FILTERING, ZERO_VARIANCE, filters_zero_variance
 from asyncrl.data.policies import GREEDY_BASELINE
-from asyncrl.rollout.signal import ZERO_VARIANCE, shared_reward
+from asyncrl.rollout.signal import shared_reward
 from asyncrl.trainer import signals
 from buffer import Row, Span, Trajectory
 

@@ -16,7 +16,7 @@ from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import excerpt
 from asyncrl.envs.rewards.result import Reward, reward_from
 from asyncrl.errors import RewardError
-from asyncrl.waits import pause, timed
+from asyncrl.waits import doubling, pause, timed
 
 MAX_BYTES = 1 << 20  # of a reply; a score takes a few dozen
 RETRIED = (408, 425, 429, 500, 502, 503, 504)
@@ -58,14 +58,13 @@ class RewardServer:
             "ground_truth": row.ground_truth,
             "extra_info": dict(row.extra_info),
         }
-        kind, error, pause_s = "unreachable", "", FIRST_PAUSE_S
+        kind, error, pauses_s = "unreachable", "", doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         with timed(ROOM, lambda: f"{self._config.url} has {self._config.in_flight} requests of this worker"):
             await self._room.acquire()
         try:
             for attempt in range(self._config.max_attempts):
                 if attempt:
-                    await pause(RETRY, pause_s)
-                    pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                    await pause(RETRY, next(pauses_s))
                 try:
                     return "scored", await self._ask(job)
                 except RewardError as found:

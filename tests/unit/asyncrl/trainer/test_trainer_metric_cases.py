@@ -27,7 +27,7 @@ def micro(ratios: list[float]) -> tuple[MicroBatch, torch.Tensor]:
     trainer_RS = torch.full((1, len(ratios)), -1.0)
     sampler_RS = trainer_RS - torch.tensor([ratios]).log()
     empty = empty_micro_batch(torch.device("cpu"))
-    values = {**vars(empty), "sampler_RS": sampler_RS, "lags_RS": torch.zeros(1, len(ratios)).long()}
+    values = {**vars(empty), "sampler_RS": sampler_RS, "lags_RS": torch.zeros(1, len(ratios)).long(), "lags": (0,)}
     return MicroBatch(**{**values, "mask_RS": torch.ones(1, len(ratios), dtype=torch.bool)}), trainer_RS
 
 
@@ -98,7 +98,7 @@ def test_every_idle_span_of_a_step_counts_also_the_one_that_goes_on(monkeypatch:
 def test_the_effective_sample_size_of_a_lag_falls_with_the_spread_of_its_weights(weight: float) -> None:
     """Of every lag by itself: equal weights make 1, whatever their size."""
     batch, trainer_RS = micro([weight, weight, 1.0, 3.0])
-    batch = MicroBatch(**{**vars(batch), "lags_RS": torch.tensor([[2, 2, 0, 0]])})
+    batch = MicroBatch(**{**vars(batch), "lags_RS": torch.tensor([[2, 2, 0, 0]]), "lags": (0, 2)})
     tally = Tally()
     measure_mismatch(batch, trainer_RS, tally)
     values = tally.values()
