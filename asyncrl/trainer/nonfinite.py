@@ -36,9 +36,10 @@ class NonFiniteTokens:
         Raises:
             NonFiniteError: the share is above the limit; the message names this rank's groups.
         """
-        flags = [nonfinite_RS.flatten()[micro.slots_N].cpu().numpy() for micro, nonfinite_RS in self._found]
-        parts = [micro.index_N[flag[: len(micro.index_N)]] for (micro, _), flag in zip(self._found, flags, strict=True)]
-        index_N = np.sort(np.concatenate([*parts, np.zeros(0, dtype=np.int64)]))
+        # Of the micro-batches' own tokens: one without any has a slot all the same.
+        flags = [found_RS.flatten()[micro.slots_N[: len(micro.index_N)]] for micro, found_RS in self._found]
+        index_N = np.concatenate([micro.index_N for micro, _ in self._found])
+        index_N = np.sort(index_N[torch.cat(flags).cpu().numpy()])
         num_nonfinite = float(ranks.total(torch.tensor([len(index_N)], dtype=torch.float64))[0])
         named = _named(self._gids(index_N))
         if len(index_N):
