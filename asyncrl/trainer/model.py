@@ -4,20 +4,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from asyncrl.algorithms.logprobs import entropy, token_logprobs
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.batch import MicroBatch
-
-Arithmetic = Literal["float32", "bfloat16"]
+from asyncrl.trainer.sharding import Arithmetic, shard
 
 
 @dataclass(frozen=True)
@@ -174,22 +171,3 @@ def recompute_activations(module: PreTrainedModel) -> None:
     """Less memory, more time; transformers renamed the switch and its argument in 5.24."""
     switch = getattr(module, "activation_checkpointing_enable", None) or module.gradient_checkpointing_enable
     switch({"use_reentrant": False})
-
-
-def shard(module: nn.Module, mesh: DeviceMesh, arithmetic: Arithmetic, *, offload: bool = False) -> None:
-    """Split parameters over the ranks (FSDP2): each decoder layer is gathered on its own, the rest with the root."""
-    policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
-    )
-    # Pinned memory is of CUDA; without it the copies wait, and nothing else changes.
-    home = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
-    for layer in decoder_layers(module):
-        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=home)
-    fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=home)
-
-
-def decoder_layers(module: nn.Module) -> list[nn.Module]:
-    """The repeated blocks, by the class names that transformers says must not be split."""
-    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
-    names = {name for model in models for name in model._no_split_modules or ()}
-    return [part for part in module.modules() if type(part).__name__ in names]

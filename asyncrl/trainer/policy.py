@@ -17,11 +17,12 @@ from asyncrl.trainer.batch import Batch, Ints, MicroBatch
 from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
-from asyncrl.trainer.model import Arithmetic, LanguageModel, load_language_model
+from asyncrl.trainer.model import LanguageModel, load_language_model
 from asyncrl.trainer.nonfinite import NonFiniteTokens
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
 from asyncrl.trainer.selection import select
+from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from asyncrl.trainer.teacher_scores import distance_to_top, looks_at_top

@@ -9,7 +9,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from asyncrl.errors import ConfigError
-from asyncrl.trainer.model import Arithmetic, autocast, read_model, shard
+from asyncrl.trainer.model import autocast, read_model
+from asyncrl.trainer.sharding import Arithmetic, shard
 
 
 class ValueModel(nn.Module):

@@ -6,7 +6,7 @@ from asyncrl.algorithms import resolve
 from asyncrl.config import ActorConfig, AlgorithmConfig, CriticConfig
 from asyncrl.trainer.critic import Critic
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.model import Arithmetic
+from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.parallel import OneRank, Ranks
 from tests.support.tiny_policy import make_policy
 
