@@ -16,10 +16,10 @@ from asyncrl.algorithms.value_loss import value_loss
 from asyncrl.config.critic import CriticConfig
 from asyncrl.errors import NumericsError
 from asyncrl.trainer.batch import Batch, Ints, MicroBatch
-from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.optimizer import GuardedAdamW
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
+from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from asyncrl.trainer.value_model import ValueModel, load_value_model
