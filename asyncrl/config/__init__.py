@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from asyncrl.config.critic import CriticConfig
+from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
@@ -15,7 +16,6 @@ from asyncrl.config.trainer import (
     CheckpointConfig,
     EvalConfig,
     ModelConfig,
-    ParallelConfig,
     StarterConfig,
     TrainerConfig,
 )

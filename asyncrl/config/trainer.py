@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from asyncrl.config.optimizer import OptimizerConfig
+from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.section import Section
 
 
@@ -215,13 +216,6 @@ class CheckpointConfig(Section):
     """Newest checkpoints that are kept."""
     keep_every: int | None = Field(None, ge=1)
     """Also keep each checkpoint whose step is a multiple of this, for ever."""
-
-
-class ParallelConfig(Section):
-    """How the policy is split over trainer ranks."""
-
-    fsdp: int = Field(1, ge=1)
-    """Ranks that share parameters, gradients and optimizer (FSDP2), one process each."""
 
 
 class TrainerConfig(Section):

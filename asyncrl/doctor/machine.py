@@ -62,7 +62,7 @@ def check_parts_server(config: Config) -> Iterator[Finding]:
         return
     with ExitStack() as opened:
         try:
-            ranks = [opened.enter_context(listening(settings.tcp)) for _ in range(config.trainer.parallel.fsdp)]
+            ranks = [opened.enter_context(listening(settings.tcp)) for _ in range(config.trainer.parallel.world)]
         except TransportError as error:
             fix = "On a machine for servers only, this need not hold."
             yield Finding("weights over tcp", False, str(error), fix)
@@ -74,7 +74,7 @@ def check_parts_server(config: Config) -> Iterator[Finding]:
 
 def check_devices(config: Config) -> Iterator[Finding]:
     """Devices for ranks and servers, and threads for the cores there are."""
-    ranks, servers = config.trainer.parallel.fsdp, config.inference.servers
+    ranks, servers = config.trainer.parallel.world, config.inference.servers
     num_devices = num_cuda_devices()
     try:
         if config.trainer.device == "cuda" and num_devices < ranks:

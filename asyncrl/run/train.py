@@ -77,7 +77,7 @@ class Supervisor:
         plan = self._config.plan
         config, teachers = with_addresses(self._config) if plan.shares_gpus else (self._config, ())
         placement = place(
-            ranks=config.trainer.parallel.fsdp,
+            ranks=config.trainer.parallel.world,
             servers=config.inference.servers + len(teachers) if plan.shares_gpus else 0,
             tp=config.inference.tp,
             num_devices=num_devices(),

@@ -94,7 +94,7 @@ class Critic:
             key="model.path" if config.path is None else "critic.path",
             arithmetic=arithmetic,
             device=ranks.device,
-            mesh=ranks.mesh,
+            meshes=ranks.meshes,
             gradient_checkpointing=config.gradient_checkpointing,
         )
         return cls(model, algorithm, config, epochs, steps=steps, ranks=ranks)

@@ -97,7 +97,7 @@ class Intake:
             if decision["do"] != "train":
                 return NoGroups(decision["do"])
             entries = [_entry(plain) for plain in decision["entries"]]
-            own = set(decision["shares"][self._ranks.rank])
+            own = set(decision["shares"][self._ranks.place.data_rank])
             groups, refused = await waits.blocking(
                 "trainer fetches groups", self._fetch, [entry for entry in entries if entry.ordinal in own]
             )
@@ -200,12 +200,12 @@ class Intake:
         """Who trains what: whole groups, each mini-batch balanced by tokens."""
         tokens = {entry.ordinal: sum(entry.tokens) for entry in leased.entries}
         parts = mini_batches(list(tokens), self._parts.config.actor.ppo_mini_batches)
-        shares: list[list[int]] = [[] for _ in range(self._ranks.world)]
+        data_world = self._ranks.place.data_world
+        shares: list[list[int]] = [[] for _ in range(data_world)]
         for part in parts:
-            for share, chosen in zip(
-                shares, assign({ordinal: tokens[ordinal] for ordinal in part}, self._ranks.world), strict=True
-            ):
-                share += chosen
+            chosen = assign({ordinal: tokens[ordinal] for ordinal in part}, data_world)
+            for share, more in zip(shares, chosen, strict=True):
+                share += more
         return {
             "do": "train",
             "entries": [asdict(entry) for entry in leased.entries],
@@ -235,7 +235,8 @@ class Intake:
 
         async def give_back() -> Decision:
             assert reports is not None
-            every = [tuple(one) for report in reports for one in msgpack.unpackb(report)]
+            # Once each: ranks that train the same groups refuse the same ones.
+            every = sorted({tuple(one) for report in reports for one in msgpack.unpackb(report)})
             for reason in sorted({reason for _, reason in every}):
                 ordinals = [ordinal for ordinal, why in every if why == reason]
                 await waits.blocking(

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from asyncrl.algorithms.logprobs import entropy, token_logprobs
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.batch import MicroBatch
+from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.sharding import Arithmetic, shard
 
 
@@ -100,7 +100,7 @@ def load_language_model(
     *,
     arithmetic: Arithmetic,
     device: torch.device,
-    mesh: DeviceMesh | None,
+    meshes: Meshes | None,
     gradient_checkpointing: bool = False,
     offload: bool = False,
 ) -> LanguageModel:
@@ -109,19 +109,19 @@ def load_language_model(
     Args:
         path: directory in Hugging Face form.
         arithmetic: type of forward and backward; masters stay float32.
-        mesh: the ranks to shard over, or None.
+        meshes: the ranks to split it over, or None.
         gradient_checkpointing: recompute activations in the backward pass.
         offload: keep the weights in CPU memory between passes; those of ranks that share them come layer by layer.
     Raises:
         ConfigError: the directory holds no causal language model that transformers can read.
     """
     module = read_model(path, gradient_checkpointing=gradient_checkpointing)
-    if mesh is not None:
+    if meshes is not None:
         # Moves layer by layer, so that no device ever holds the whole model.
-        shard(module, mesh, arithmetic, offload=offload)
+        shard(module, meshes, arithmetic, offload=offload)
     elif not offload:
         module.to(device)
-    return LanguageModel(module, arithmetic, device, is_offloaded=offload and mesh is None)
+    return LanguageModel(module, arithmetic, device, is_offloaded=offload and meshes is None)
 
 
 def read_model(path: Path, *, key: str = "model.path", gradient_checkpointing: bool = False) -> PreTrainedModel:

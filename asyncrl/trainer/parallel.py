@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from asyncrl.config import Config
+from asyncrl.config import Config, ParallelConfig
 from asyncrl.errors import ConfigError, PreflightError
+from asyncrl.trainer.meshes import Meshes, Place, open_meshes, place_of
 
 START_TIMEOUT_S = 600.0  # ranks import torch at different speeds; NCCL's own operations take seconds
 
@@ -44,12 +44,17 @@ class Ranks(Channel, Protocol):
     device: torch.device
 
     @property
-    def mesh(self) -> DeviceMesh | None:
-        """The ranks that share parameters, or None with one rank."""
+    def meshes(self) -> Meshes | None:
+        """The ranks that share parameters, matrix products and rows, or None where nothing is shared."""
+        ...
+
+    @property
+    def place(self) -> Place:
+        """Which groups this rank trains, and whether its numbers count."""
         ...
 
     def total(self, values: Tensor) -> Tensor:
-        """Sums over ranks of a float64 vector on the CPU."""
+        """Sums of a float64 vector on the CPU over the ranks that count, on every rank."""
         ...
 
     def largest(self, value: int) -> int:
@@ -65,7 +70,8 @@ class OneRank:
     """The only rank: nothing is sent anywhere."""
 
     rank, world = 0, 1
-    mesh: DeviceMesh | None = None
+    meshes: Meshes | None = None
+    place = Place()
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
@@ -142,19 +148,29 @@ class ProcessGroup:
     on tensors that takes minutes is a fault.
     """
 
-    def __init__(self, rank: int, world: int, device: torch.device, *, patience_s: float) -> None:
-        self.rank, self.world, self.device = rank, world, device
+    def __init__(self, rank: int, sizes: ParallelConfig, device: torch.device, *, patience_s: float) -> None:
+        """A collective of all ranks, of which there are as many as `sizes` make.
+
+        Args:
+            patience_s: seconds that a control message may wait for the other ranks.
+        """
+        self.rank, self.world, self.device = rank, sizes.world, device
+        self.place = place_of(rank, sizes)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, rank=rank, world_size=world, timeout=timedelta(seconds=START_TIMEOUT_S))
+        # A rank without others needs no address to meet at.
+        store = dist.HashStore() if sizes.world == 1 else None  # type: ignore[attr-defined]  # torch lists it nowhere
+        dist.init_process_group(
+            backend, rank=rank, world_size=sizes.world, store=store, timeout=timedelta(seconds=START_TIMEOUT_S)
+        )
         self._control = self.channel(patience_s)
-        self._mesh = init_device_mesh(device.type, (world,))
+        self._meshes = open_meshes(device.type, sizes)
 
     @property
-    def mesh(self) -> DeviceMesh | None:
-        """All ranks, which share parameters."""
-        return self._mesh
+    def meshes(self) -> Meshes | None:
+        """The ranks that share parameters, matrix products and rows."""
+        return self._meshes
 
     def channel(self, patience_s: float) -> GlooChannel:
         """Another group of the same ranks."""
@@ -173,8 +189,10 @@ class ProcessGroup:
         self._control.barrier()
 
     def total(self, values: Tensor) -> Tensor:
-        """Sums over ranks of a float64 vector."""
+        """Sums of a float64 vector over the ranks that count."""
         summed = values.detach().to("cpu", torch.float64, copy=True)
+        if not self.place.counts:
+            summed.zero_()
         self._control.reduce(summed, dist.ReduceOp.SUM)
         return summed.to(values.device)
 
@@ -194,21 +212,28 @@ def open_ranks(config: Config) -> OneRank | ProcessGroup:
 
     Raises:
         ConfigError: CUDA was asked for and there is no device for this rank.
-        PreflightError: several ranks without the address where they meet.
+        PreflightError: another number of ranks than trainer.parallel makes, or several without the address where they
+            meet.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    sizes = config.trainer.parallel
     chosen = choose_device(config.trainer.device, int(os.environ.get("LOCAL_RANK", "0")))
-    if world == 1:
-        return OneRank(chosen)
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if world > 1 and name not in os.environ]
     if missing:
         raise PreflightError(
             f"WORLD_SIZE = {world}, but {' and '.join(missing)} is not set, so the ranks cannot meet. Start them with "
             "`asyncrl train`, or with torchrun."
         )
+    if world != sizes.world:
+        raise PreflightError(
+            f"WORLD_SIZE = {world}, but {sizes.words} makes {sizes.world} ranks: some would wait for others that never "
+            "come. Start as many as it makes, with `asyncrl train` or torchrun, or change trainer.parallel."
+        )
+    if world == 1:
+        return OneRank(chosen)
     # The others wait for rank 0 while it waits for groups, evaluates, or publishes again and again.
     patience_s = config.trainer.lease_wait_s + config.eval.deadline_s + START_TIMEOUT_S
-    return ProcessGroup(rank, world, chosen, patience_s=patience_s)
+    return ProcessGroup(rank, sizes, chosen, patience_s=patience_s)
 
 
 def choose_device(device: str, local_rank: int) -> torch.device:
@@ -217,7 +242,7 @@ def choose_device(device: str, local_rank: int) -> torch.device:
     if device == "cuda" and found <= local_rank:
         raise ConfigError(
             f"trainer.device = cuda, but rank {local_rank} of this machine has no device ({found} found). Lower "
-            "trainer.parallel.fsdp, or set trainer.device to auto or cpu."
+            "trainer.parallel, or set trainer.device to auto or cpu."
         )
     return torch.device("cuda", local_rank) if found > local_rank else torch.device("cpu")
 
@@ -227,9 +252,9 @@ def assign(tokens: Mapping[int, int], world: int) -> list[list[int]]:
 
     Args:
         tokens: tokens of each group by ordinal.
-        world: number of ranks.
+        world: number of ranks that train different groups.
     Returns:
-        The ordinals of each rank, ascending.
+        The ordinals of each rank, by its data_rank, ascending.
     """
     shares: list[list[int]] = [[] for _ in range(world)]
     loads = [0] * world

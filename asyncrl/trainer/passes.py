@@ -25,7 +25,7 @@ class Passes:
         """Tokens and rows of the whole mini-batch, on all ranks."""
         tokens = int((batch.starts_R[rows + 1] - batch.starts_R[rows]).sum())
         counts = self._ranks.total(torch.tensor([tokens, len(rows)], dtype=torch.float64))
-        return Denominators(int(counts[0]), int(counts[1]), self._ranks.world)
+        return Denominators(int(counts[0]), int(counts[1]), self._ranks.place.averaged)
 
     def micro_batches(self, batch: Batch, rows: Ints) -> Sequence[MicroBatch]:
         """This rank's micro-batches, as many as any rank has."""

@@ -121,13 +121,13 @@ class Policy:
             path,
             arithmetic=arithmetic,
             device=ranks.device,
-            mesh=ranks.mesh,
+            meshes=ranks.meshes,
             gradient_checkpointing=settings.gradient_checkpointing,
         )
         reference = None
         if needs_reference(algorithm):
             reference = load_language_model(
-                path, arithmetic=arithmetic, device=ranks.device, mesh=ranks.mesh, offload=offload_reference
+                path, arithmetic=arithmetic, device=ranks.device, meshes=ranks.meshes, offload=offload_reference
             )
             reference.module.requires_grad_(False)
         return cls(

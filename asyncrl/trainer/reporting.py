@@ -42,7 +42,8 @@ class Reporting:
         Returns:
             Data source -> sampled tokens of all ranks that were kept out of the loss; on rank 0.
         """
-        blobs = self._parts.collective.gather(tally.to_bytes())
+        own = tally if self._parts.collective.place.counts else Tally()
+        blobs = self._parts.collective.gather(own.to_bytes())
         if blobs is None:
             return {}
         whole = Tally()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.base import SelectionRule
 from asyncrl.trainer.batch import Batch, Ints
-from asyncrl.trainer.parallel import Channel
+from asyncrl.trainer.parallel import Ranks
 
 NUM_FACTS = 4
 
@@ -19,7 +19,7 @@ def select(
     logprobs_N: Tensor,
     proximal_N: Tensor,
     advantages_N: Tensor,
-    ranks: Channel,
+    ranks: Ranks,
 ) -> Tensor:
     """[N] bool, what `rule` picks among the tokens of `rows` on all ranks; False for other tokens of the batch.
 
@@ -28,15 +28,17 @@ def select(
     index_N = torch.from_numpy(_tokens_of(batch, rows))
     facts = (logprobs_N, proximal_N, torch.from_numpy(batch.sampler_N), advantages_N)
     own = torch.stack([fact.detach().cpu().float()[index_N] for fact in facts])
-    blobs = ranks.gather(own.numpy().tobytes())
+    # Of the ranks that train the same groups one speaks; each gets the answer of its groups.
+    blobs = ranks.gather(own.numpy().tobytes() if ranks.place.counts else b"")
     answer = None
     if blobs is not None:
-        parts = [np.frombuffer(blob, dtype=np.float32).reshape(NUM_FACTS, -1) for blob in blobs]
+        spoken = blobs[:: len(blobs) // ranks.place.data_world]
+        parts = [np.frombuffer(blob, dtype=np.float32).reshape(NUM_FACTS, -1) for blob in spoken]
         whole = torch.from_numpy(np.concatenate(parts, axis=1))
         picked = rule(*whole, generator=torch.default_generator).numpy()
         ends = np.cumsum([part.shape[1] for part in parts])
         answer = msgpack.packb([part.tobytes() for part in np.split(picked, ends[:-1])])
-    mine = msgpack.unpackb(ranks.broadcast(answer))[ranks.rank]
+    mine = msgpack.unpackb(ranks.broadcast(answer))[ranks.place.data_rank]
     selected_N = torch.zeros(batch.num_trained, dtype=torch.bool)
     selected_N[index_N] = torch.from_numpy(np.frombuffer(mine, dtype=np.bool_).copy())
     return selected_N.to(logprobs_N.device)

@@ -4,15 +4,17 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from transformers import PreTrainedModel
+
+from asyncrl.trainer.meshes import Meshes
 
 Arithmetic = Literal["float32", "bfloat16"]
 
 
-def shard(module: nn.Module, mesh: DeviceMesh, arithmetic: Arithmetic, *, offload: bool = False) -> None:
+def shard(module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload: bool = False) -> None:
     """Split parameters over the ranks (FSDP2): each decoder layer is gathered on its own, the rest with the root."""
+    mesh = meshes.shards
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
     )

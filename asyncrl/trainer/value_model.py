@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from asyncrl.errors import ConfigError
+from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.model import autocast, read_model
 from asyncrl.trainer.sharding import Arithmetic, shard
 
@@ -49,7 +49,7 @@ def load_value_model(
     key: str,
     arithmetic: Arithmetic,
     device: torch.device,
-    mesh: DeviceMesh | None,
+    meshes: Meshes | None,
     gradient_checkpointing: bool = False,
 ) -> ValueModel:
     """Read the trunk of a model directory into float32 master weights, on every rank its shard of them.
@@ -58,7 +58,7 @@ def load_value_model(
         path: directory in Hugging Face form.
         key: of the configuration that names it, for errors.
         arithmetic: type of forward and backward of the trunk; masters stay float32.
-        mesh: the ranks to shard over, or None.
+        meshes: the ranks to split it over, or None.
         gradient_checkpointing: recompute activations in the backward pass.
     Raises:
         ConfigError: the directory holds no causal language model that transformers can read, or one that has no trunk.
@@ -71,9 +71,9 @@ def load_value_model(
             "be made from it. Name a model of another class in critic.path, with the same tokenizer."
         )
     model = ValueModel(trunk, arithmetic)
-    if mesh is None:
+    if meshes is None:
         model.to(device)
     else:
-        fully_shard(model.head, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
-        shard(model, mesh, arithmetic)
+        fully_shard(model.head, mesh=meshes.shards, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+        shard(model, meshes, arithmetic)
     return model

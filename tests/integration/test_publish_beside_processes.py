@@ -33,15 +33,15 @@ def model_dir(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
-def made(directory, model_dir):
-    trainer = {"steps": 3, "lease_wait_s": 60.0}
+def made(directory, model_dir, *, fsdp=1):
+    trainer = {"parallel": {"fsdp": fsdp}, "steps": 3, "lease_wait_s": 60.0}
     config = make_config(directory / "run", model_dir, staleness={"limit": 2}, trainer=trainer)
     (directory / "config.json").write_text(json.dumps(revealed(config)))
     return config, str(directory / "config.json")
 
 
 def test_two_ranks_publish_beside_their_steps_and_end_with_the_weights_of_head(server, model_dir, tmp_path):
-    config, file = made(tmp_path, model_dir)
+    config, file = made(tmp_path, model_dir, fsdp=2)
     buffer = ReplayBuffer.connect(server.url, "toy", config.buffer, config.staleness)
     log = open_log(server.url, "toy")
     with RolloutThread(buffer, log, model_dir, GROUP_SIZE).running():

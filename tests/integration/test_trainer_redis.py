@@ -42,6 +42,7 @@ def test_two_ranks_over_redis_end_where_one_rank_does(server, tmp_path):
     with rollout_for(single, change=of_two_sources).running():
         single.go()
 
+    settings["trainer"] |= {"parallel": {"fsdp": 2}}
     config = make_config(tmp_path / "two", model_dir, **settings)
     (tmp_path / "config.json").write_text(json.dumps(revealed(config)))
     buffer = ReplayBuffer.connect(server.url, "toy", config.buffer, config.staleness)

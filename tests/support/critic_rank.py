@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.distributed.tensor import DTensor
 
-from asyncrl.config import CheckpointConfig, Config, TrainerConfig
+from asyncrl.config import CheckpointConfig, Config, ParallelConfig, TrainerConfig
 from asyncrl.trainer.batch import Batch, build
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
@@ -85,7 +85,7 @@ def noted_gradients(critic: Critic) -> list[dict[str, list[float]]]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     model, output, other = map(Path, sys.argv[1:])
-    group = open_ranks(Config(trainer=TrainerConfig(device="cpu")))
+    group = open_ranks(Config(trainer=TrainerConfig(device="cpu", parallel=ParallelConfig(fsdp=2))))
     found = train(model, output / "whole", group)
     resumed = train(model, output / "resumed", group, SAVED_AFTER, other)
     print(json.dumps({"whole": found, "resumed": resumed}))

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from asyncrl.config import Config, TrainerConfig
+from asyncrl.config import Config, ParallelConfig, TrainerConfig
 from asyncrl.trainer.parallel import ProcessGroup, open_ranks
 from buffer.versions import pack
 from weightsync.config import WeightsyncConfig
@@ -159,7 +159,7 @@ def main(directory: Path, ranks: ProcessGroup) -> dict[str, bool]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    group = open_ranks(Config(trainer=TrainerConfig(device="cpu")))
+    group = open_ranks(Config(trainer=TrainerConfig(device="cpu", parallel=ParallelConfig(fsdp=4))))
     assert isinstance(group, ProcessGroup)
     print(json.dumps(main(Path(sys.argv[1]), group)))
     group.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.config import CheckpointConfig, Config, ModelConfig, TrainerConfig
+from asyncrl.config import CheckpointConfig, Config, ModelConfig, ParallelConfig, TrainerConfig
 from asyncrl.trainer.batch import build
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
@@ -84,7 +84,7 @@ def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     model, output, other = map(Path, sys.argv[1:])
-    group = open_ranks(Config(trainer=TrainerConfig(device="cpu")))
+    group = open_ranks(Config(trainer=TrainerConfig(device="cpu", parallel=ParallelConfig(fsdp=2))))
     found = train(model, output / "whole", group)
     resumed = train(model, output / "resumed", group, 2, other)
     print(json.dumps({"whole": found, "resumed": resumed}))

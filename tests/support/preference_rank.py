@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from asyncrl.config import Config, TrainerConfig
+from asyncrl.config import Config, ParallelConfig, TrainerConfig
 from asyncrl.trainer.batch import build
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.metric_names import renamed
@@ -40,7 +40,7 @@ def train(model_dir: Path, name: str, ranks: Ranks) -> list[dict[str, float]]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     model, *names = sys.argv[1:]
-    group = open_ranks(Config(trainer=TrainerConfig(device="cpu")))
+    group = open_ranks(Config(trainer=TrainerConfig(device="cpu", parallel=ParallelConfig(fsdp=2))))
     found = {name: train(Path(model), name, group) for name in names}
     print(json.dumps(found))
     group.close()

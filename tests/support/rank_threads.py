@@ -7,6 +7,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from asyncrl.trainer.meshes import Place
+
 T = TypeVar("T")
 DEADLINE_S = 60.0
 
@@ -16,6 +18,7 @@ class RankThread:
 
     def __init__(self, group: "RankThreads", rank: int) -> None:
         self._group, self.rank, self.world = group, rank, group.world
+        self.place = Place(rank, group.world, group.world)
 
     def exchange(self, value: T) -> list[T]:
         """Everybody's value by rank."""

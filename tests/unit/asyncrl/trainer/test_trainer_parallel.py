@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asyncrl.config import Config, TrainerConfig
+from asyncrl.config import Config, ParallelConfig, TrainerConfig
 from asyncrl.errors import ConfigError, PreflightError
 from asyncrl.trainer.parallel import OneRank, assign, mini_batches, open_ranks
 
@@ -36,7 +36,7 @@ def test_a_process_without_rank_variables_is_the_only_one(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     ranks = open_ranks(Config())
     assert isinstance(ranks, OneRank)
-    assert (ranks.rank, ranks.world, ranks.mesh) == (0, 1, None)
+    assert (ranks.rank, ranks.world, ranks.meshes) == (0, 1, None)
     assert ranks.gather(b"x") == [b"x"]
     assert ranks.broadcast(b"y") == b"y"
     values = torch.ones(2, dtype=torch.float64)
@@ -49,6 +49,14 @@ def test_several_ranks_without_a_meeting_point_are_refused(monkeypatch):
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(PreflightError, match="MASTER_ADDR is not set"):
         open_ranks(Config(trainer=TrainerConfig(device="cpu")))
+
+
+def test_another_number_of_ranks_than_the_config_makes_is_refused(monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    parallel = ParallelConfig(fsdp=2, tp=2)
+    with pytest.raises(PreflightError, match=r"WORLD_SIZE = 2, but trainer\.parallel \(fsdp 2 x tp 2\) makes 4 ranks"):
+        open_ranks(Config(trainer=TrainerConfig(device="cpu", parallel=parallel)))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

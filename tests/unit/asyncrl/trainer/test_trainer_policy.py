@@ -200,7 +200,7 @@ def test_a_gradient_that_stays_infinite_is_skipped_and_then_stops_the_run(model_
 
 def test_bfloat16_arithmetic_stays_near_float32_and_masters_stay_float32(model_dir, groups):
     policy = make_policy(model_dir)
-    policy.model = load_language_model(model_dir, arithmetic="bfloat16", device=CPU, mesh=None)
+    policy.model = load_language_model(model_dir, arithmetic="bfloat16", device=CPU, meshes=None)
     batch = make_batch(policy, groups)
     low, full = policy.logprobs(batch), make_policy(model_dir).logprobs(batch)
     assert 0 < float((low - full).abs().max()) < 0.2
