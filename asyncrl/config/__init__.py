@@ -4,6 +4,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from asyncrl.config.checkpoint import CheckpointConfig
 from asyncrl.config.critic import CriticConfig
 from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
@@ -13,7 +14,6 @@ from asyncrl.config.teachers import TeacherConfig
 from asyncrl.config.trainer import (
     ActorConfig,
     AlgorithmConfig,
-    CheckpointConfig,
     EvalConfig,
     ModelConfig,
     StarterConfig,

@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from asyncrl.config.checkpoint import CheckpointConfig
 from asyncrl.config.optimizer import OptimizerConfig
 from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.section import Section
@@ -207,22 +208,20 @@ class ActorConfig(OptimizerConfig):
         return self
 
 
-class CheckpointConfig(Section):
-    """When checkpoints are written and which are kept."""
-
-    every_steps: int = Field(10, ge=1)
-    """Steps between two checkpoints; one is also written at the end, at a graceful stop, and when memory is short."""
-    keep_last: int = Field(2, ge=1)
-    """Newest checkpoints that are kept."""
-    keep_every: int | None = Field(None, ge=1)
-    """Also keep each checkpoint whose step is a multiple of this, for ever."""
-
-
 class TrainerConfig(Section):
     """The training loop: how long, on how many ranks, and what is saved."""
 
     steps: int = Field(100, ge=1)
     """Training steps; each leases schedule.groups_per_step groups."""
+    max_hours: float | None = Field(None, gt=0)
+    """Hours of training after which the run ends as finished, over all starts; what stands in the newest checkpoint
+    counts, the time between a stop and a resume does not. None: no bound."""
+    target_score: float | None = None
+    """Held-out score (mean over sources) at which the run ends as finished; looked at after each evaluation. None: no
+    target."""
+    stop_grace_s: float = Field(120.0, gt=0)
+    """Seconds from a stop (a signal, `asyncrl stop`) to the end of every rank. A step that would not leave time for a
+    checkpoint is left, and its groups are given back; then the run goes on from the newest checkpoint."""
     parallel: ParallelConfig = ParallelConfig()
     """Ranks."""
     checkpoint: CheckpointConfig = CheckpointConfig()

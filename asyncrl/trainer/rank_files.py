@@ -1,7 +1,6 @@
 """A safetensors file a rank, each tensor with its place in the whole, so that any number of ranks reads them back."""
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,12 +9,12 @@ from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from asyncrl.errors import CheckpointError
+from asyncrl.trainer.tensor_file import write_tensors
 
 LAYOUT = "layout"
 PATTERN = "rank-*.safetensors"
@@ -59,23 +58,17 @@ def rank_file(directory: Path, rank: int) -> Path:
     return directory / f"rank-{rank:05d}.safetensors"
 
 
-def write(path: Path, pieces: Iterable[Piece]) -> None:
-    """Write a rank's pieces and flush them to the disk.
+def write(path: Path, pieces: Iterable[Piece]) -> tuple[int, str]:
+    """Write a rank's pieces and flush them to the disk; returns the file's size in bytes and its blake3.
 
     Raises:
         OSError: the disk is full or fails.
     """
     tensors, layout = {}, {}
     for piece in pieces:
-        tensors[piece.name] = piece.tensor.to("cpu").contiguous()
+        tensors[piece.name] = piece.tensor
         layout[piece.name] = {"offset": piece.box.offset, "whole": piece.box.whole}
-    try:
-        save_file(tensors, path, {LAYOUT: json.dumps(layout)})
-    except SafetensorError as error:
-        # It wraps what the system said; callers tell a full disk from other failures by OSError alone.
-        raise OSError(str(error)) from error
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    return write_tensors(path, tensors, {LAYOUT: json.dumps(layout)})
 
 
 class RankFiles:
@@ -110,7 +103,7 @@ class RankFiles:
             CheckpointError: the tensor is missing, has another shape, or is not covered by the files.
         """
         box, destination = box_of(target), local(target)
-        filled = 0
+        filled, seen = 0, set()
         for file, layout in self._files:
             if name not in layout:
                 continue
@@ -120,8 +113,10 @@ class RankFiles:
                     f"{list(box.whole)}: the checkpoint is of another model. Resume with the model it was made from."
                 )
             part = file.get_slice(name)
-            there, here = _overlap(tuple(layout[name]["offset"]), tuple(part.get_shape()), box)
-            if there is not None:
+            offset, shape = tuple(layout[name]["offset"]), tuple(part.get_shape())
+            there, here = _overlap(offset, shape, box)
+            if there is not None and (offset, shape) not in seen:  # ranks that are copies of each other: once
+                seen.add((offset, shape))
                 piece = part[there] if there else file.get_tensor(name)
                 destination[here].copy_(piece)
                 filled += piece.numel()
