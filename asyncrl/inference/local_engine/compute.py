@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,12 @@ PLAIN_BELOW_HIDDEN = 128
 
 PACK_FOR_ROWS = 32
 """Rows a packed layout is tuned for; any number of rows computes with it."""
+
+PAD_CANDIDATES = (4, 8, 16, 32)
+"""Multiples that rows may be padded to, the cheapest first; each divides the next."""
+
+MOST_ROWS_TRIED, WIDEST_TRIED = 160, 4096
+"""Rows and outputs of the products that are tried at start: beyond them kernels do not change with the rows."""
 
 
 class LayerTensors(NamedTuple):
@@ -57,6 +63,9 @@ class ComputeWeights:
     """Compute copies of one `Weights`, rebuilt lazily.
 
     `layers`, `embedding`, `norm`, `head` and `linear` are what `forward` uses; they are valid after `refresh`.
+
+    Attributes:
+        pad_rows: products of any multiple of so many rows give a row the same numbers, bit for bit, on this CPU.
     """
 
     def __init__(self, weights: Weights, dtype: torch.dtype, *, packed: bool | None = None) -> None:
@@ -70,7 +79,18 @@ class ComputeWeights:
         self.weights, self.dtype = weights, dtype
         if packed is None:
             packed = dtype != torch.float32 or weights.config.hidden > PLAIN_BELOW_HIDDEN
-        self.kind = "packed" if packed and self._packed_is_right() else "plain"
+        self.kind: Literal["packed", "plain"] = "packed" if packed and self._packed_is_right() else "plain"
+        pad_rows = self._steady_rows()
+        if pad_rows is None and self.kind == "plain" and self._packed_is_right():
+            self.kind = "packed"
+            pad_rows = self._steady_rows()
+        if pad_rows is None:
+            logger.warning(
+                "products of %d rows and more give other bits than smaller ones on this CPU: answers will depend on "
+                "their batch mates, in the last bits",
+                PAD_CANDIDATES[-1],
+            )
+        self.pad_rows = pad_rows or PAD_CANDIDATES[-1]
         self.linear: Linear = _packed_linear if self.kind == "packed" else F.linear
         self._dense: dict[str, Tensor] = {}
         self._matrix: dict[str, Tensor] = {}
@@ -117,10 +137,7 @@ class ComputeWeights:
 
     def _as_matrix(self, tensor: Tensor) -> Tensor:
         cast = tensor.to(self.dtype)
-        if self.kind == "plain":
-            return cast
-        packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(cast, PACK_FOR_ROWS)
-        return packed
+        return cast if self.kind == "plain" else _packed(cast)
 
     def _layer(self, names: LayerNames) -> LayerTensors:
         dense, matrix = self._dense, self._matrix
@@ -142,27 +159,53 @@ class ComputeWeights:
     @torch.inference_mode()
     def _packed_is_right(self) -> bool:
         """Compares the packed product with the plain one on every shape of the model: both ops are private API."""
-        shapes = {tuple(tensor.shape) for tensor in self.weights.fused.values() if tensor.dim() == 2}
         generator = torch.Generator().manual_seed(0)
         tolerance = 1e-4 if self.dtype == torch.float32 else 3e-2
-        for out_size, in_size in sorted(shapes):
+        for out_size, in_size in self._shapes():
             # A slice of the output rows is enough to catch a wrong kernel, and keeps a wide head's check cheap.
             weight = torch.randn(min(out_size, 512), in_size, generator=generator).to(self.dtype) / in_size**0.5
             rows = torch.randn(16, in_size, generator=generator).to(self.dtype)
             try:
-                packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_FOR_ROWS)
-                got = _packed_linear(rows, packed, None)
-                few = _packed_linear(rows[:4], packed, None)
+                got = _packed_linear(rows, _packed(weight), None)
             except (AttributeError, RuntimeError) as error:
                 logger.warning("packed products are not available in this torch (%s); using plain ones", error)
                 return False
             close = torch.allclose(got.float(), F.linear(rows.float(), weight.float()), rtol=tolerance, atol=tolerance)
-            if not close or not torch.equal(few, got[:4]):
+            if not close:
                 logger.warning(
                     "packed products are wrong for shape %s on this CPU; using plain ones", (out_size, in_size)
                 )
                 return False
         return True
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        """Of the model's products, each once: [out, in]."""
+        return sorted({(t.shape[0], t.shape[1]) for t in self.weights.fused.values() if t.dim() == 2})
+
+    @torch.inference_mode()
+    def _steady_rows(self) -> int | None:
+        """The smallest of PAD_CANDIDATES that is as `pad_rows` says, found by trying; None if there is none.
+
+        Libraries choose kernels by the number of rows, each CPU's in its own way, and kernels sum in different orders.
+        """
+        unsteady: set[int] = set()
+        generator = torch.Generator().manual_seed(0)
+        for out_size, in_size in self._shapes():
+            weight = torch.randn(min(out_size, WIDEST_TRIED), in_size, generator=generator).to(self.dtype)
+            matrix = weight if self.kind == "plain" else _packed(weight)
+            linear = F.linear if self.kind == "plain" else _packed_linear
+            rows = torch.randn(MOST_ROWS_TRIED, in_size, generator=generator).to(self.dtype)
+            whole = linear(rows, matrix, None)
+            for count in range(PAD_CANDIDATES[0], MOST_ROWS_TRIED, PAD_CANDIDATES[0]):
+                # A copy, since an engine's rows are not a slice of more.
+                if not torch.equal(linear(rows[:count].clone(), matrix, None), whole[:count]):
+                    unsteady.add(count)
+        return next((size for size in PAD_CANDIDATES if not any(count % size == 0 for count in unsteady)), None)
+
+
+def _packed(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_FOR_ROWS)
+    return packed
 
 
 def _neighbours_turn_together(weights: Weights) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.inference.local_engine.compute import ComputeWeights
-from asyncrl.inference.local_engine.forward import PAD_ROWS, Forward, padded
+from asyncrl.inference.local_engine.forward import Forward, padded
 from asyncrl.inference.local_engine.kv_cache import KVCache
 from asyncrl.inference.local_engine.models import LocalModel
 from asyncrl.inference.local_engine.prefix_cache import PrefixCache
@@ -71,7 +71,7 @@ class Engine:
     def __init__(
         self, model: LocalModel, compute: ComputeWeights, settings: EngineSettings, text: TextCodec | None = None
     ) -> None:
-        capacity = padded(settings.max_running, PAD_ROWS)
+        capacity = padded(settings.max_running, compute.pad_rows)
         self.model, self.compute, self.settings, self.text = model, compute, settings, text
         self.cache = KVCache(model.config, capacity, settings.context_length, compute.dtype)
         self.forward = Forward(compute, self.cache, settings.context_length)
@@ -190,17 +190,15 @@ class Engine:
             request.mark_version(self.version, len(request.output))
         hidden = self.prompts.compute(batch, first)
         count = len(batch)
-        padding = [hidden[0]] * (padded(count, PAD_ROWS) - count)
-        logits = self.forward.logits(torch.stack(hidden + padding))
-        rows = torch.tensor([*range(first, first + count), *[first] * len(padding)])
+        logits = self.forward.logits(torch.stack(hidden))
         self._ban_early_stops(logits, first)
-        done = self.rows.emit(logits, rows, count)
+        done = self.rows.emit(logits, slice(first, first + count), count)
         self.num_sampled += count
         self._settle(first, done, report)
 
     def _decode(self, report: TickReport) -> None:
         num = self.rows.num
-        width = padded(num, PAD_ROWS)
+        width = padded(num, self.compute.pad_rows)
         self.rows.positions[:num] += 1
         self.rows.positions[num:width] = 0
         self.cache.extend(self.rows.positions[:num])

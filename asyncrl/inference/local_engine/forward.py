@@ -1,9 +1,9 @@
 """The transformer itself: one decode step for all live rows, and a packed prefill for the new ones.
 
 What makes a row's numbers independent of its batch mates, bit for bit, on CPU (tests/unit/.../test_batch_mates.py):
-rows of a product padded to a multiple of `PAD_ROWS` (MKL takes other kernels for 1 to 7 rows), prompts padded to
-`PAD_TOKENS` and attended in groups of equal padded length (SDPA tiles by the longest), keys and values in blocks of
-one width (`kv_cache`).
+rows of a product padded to a multiple of `compute.pad_rows` (MKL takes other kernels for few rows, how few depends on
+the CPU), prompts padded to `PAD_TOKENS` and attended in groups of equal padded length (SDPA tiles by the longest), keys
+and values in blocks of one width (`kv_cache`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch import Tensor
 from asyncrl.inference.local_engine.compute import ComputeWeights, LayerTensors
 from asyncrl.inference.local_engine.kv_cache import Int64, KVCache
 
-PAD_ROWS = 4
 PAD_TOKENS = 8
 
 Attend = Callable[[Tensor], Tensor]
@@ -123,16 +122,20 @@ class Forward:
         return x + linear(inner, layer.down, layer.down_bias)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[N, hidden] of the last layer, N a multiple of PAD_ROWS -> [N, vocab] float32."""
+        """[N, hidden] of the last layer -> [N, vocab] float32."""
+        count = len(hidden)
+        missing = padded(count, self.compute.pad_rows) - count
+        if missing:
+            hidden = torch.cat([hidden, hidden[:1].expand(missing, -1)])
         normed = rms_norm(hidden, self.compute.norm, self._floor)
-        return self.compute.linear(normed, self.compute.head, None).float()
+        return self.compute.linear(normed, self.compute.head, None)[:count].float()
 
     # ---- decode --------------------------------------------------------------------------------------------------
     def decode(self, tokens: Tensor, positions: Int64, num_rows: int) -> Tensor:
         """One step: every row's token goes in at its position, logits for its next token come out.
 
         Args:
-            tokens: [N] int64, N a multiple of PAD_ROWS; rows from `num_rows` on are padding.
+            tokens: [N] int64, N a multiple of `compute.pad_rows`; rows from `num_rows` on are padding.
             positions: [N] where each token stands; 0 for padding rows. The cache must own those blocks (`extend`).
             num_rows: live rows.
         Returns:
@@ -199,7 +202,8 @@ class Forward:
         order = sorted(range(len(rows)), key=lambda i: padded(len(tokens[i]), PAD_TOKENS))
         lengths = [padded(len(tokens[i]), PAD_TOKENS) for i in order]
         starts = np.concatenate([[0], np.cumsum(lengths)])
-        ids, at = np.zeros(starts[-1], dtype=np.int64), np.empty(starts[-1], dtype=np.int64)
+        num_rows = padded(int(starts[-1]), self.compute.pad_rows)
+        ids, at = np.zeros(num_rows, dtype=np.int64), np.zeros(num_rows, dtype=np.int64)
         for index, start, length in zip(order, starts, lengths, strict=False):
             ids[start : start + len(tokens[index])] = tokens[index]
             at[start : start + length] = np.arange(length)
@@ -227,7 +231,7 @@ class Forward:
         c, width = self.config, self.cache.width
 
         def attend(qkv: Tensor) -> Tensor:
-            out = qkv.new_empty(qkv.shape[0], c.q_size)
+            out = qkv.new_zeros(qkv.shape[0], c.q_size)  # rows behind the last prompt belong to no group
             for group in groups:
                 mine = qkv[group.start : group.stop].view(group.count, group.length, -1, c.head_dim).transpose(1, 2)
                 query, key, value = torch.split(mine, [c.heads, c.kv_heads, c.kv_heads], 1)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.inference.local_engine.forward import PAD_ROWS, Forward, padded
+from asyncrl.inference.local_engine.forward import Forward
 from asyncrl.inference.local_engine.kv_cache import KVCache
 from asyncrl.inference.local_engine.prefix_cache import CachedPrompt, Key, PrefixCache
 from asyncrl.inference.local_engine.request import Request
@@ -83,9 +83,7 @@ class Prompts:
         request.prompt_top = [None] if request.num_top else []
         for low in range(start, len(tokens) - 1, SCORED_AT_ONCE):
             high = min(low + SCORED_AT_ONCE, len(tokens) - 1)
-            top = padded(high, PAD_ROWS)
-            bottom = top - padded(top - low, PAD_ROWS)
-            logits = self.forward.logits(states[bottom:top])[low - bottom : high - bottom]
+            logits = self.forward.logits(states[low:high])
             request.prompt_logprobs += token_logprobs(logits, torch.tensor(tokens[low + 1 : high + 1])).tolist()
             if request.num_top:
                 request.prompt_top += top_logprobs(logits, request.num_top)

@@ -111,7 +111,7 @@ class Rows:
         """Draws the next token of some rows and records it.
 
         Args:
-            logits: [N, vocab] float32, N a multiple of the row padding; overwritten.
+            logits: [N, vocab] float32; overwritten.
             rows: N row indices; those from `count` on are padding and nothing is recorded for them.
             count: rows to record.
         Returns:

@@ -1,12 +1,14 @@
 """Tokens and logprobs of a request are equal bit for bit whatever else runs: the property everything replays on."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
 
 from asyncrl.inference.local_engine import self_check
+from asyncrl.inference.local_engine.compute import ComputeWeights
 from asyncrl.inference.local_engine.engine import Engine
 from asyncrl.inference.local_engine.request import Request
 from tests.support.local_models import make_engine, make_model, make_request, random_work
@@ -137,8 +139,39 @@ def test_the_start_up_check_finds_no_difference_here_and_finds_one_without_paddi
 ) -> None:
     engine = engine_for(CASES["plain float32, wide"])
     assert self_check.batch_mates_differ(engine.model, engine.compute) is None
-    for module in ("engine", "forward"):
-        monkeypatch.setattr(f"asyncrl.inference.local_engine.{module}.PAD_ROWS", 1)
+    monkeypatch.setattr(engine.compute, "pad_rows", 1)
     difference = self_check.batch_mates_differ(engine.model, engine.compute)
     # MKL takes other kernels for few rows; a CPU on which it does not passes without padding too.
     assert difference is None or "other tokens or logprobs" in difference
+
+
+def depends_below(limit: int) -> Callable[..., torch.Tensor]:
+    """A product as libraries have them: with fewer than `limit` rows other kernels sum in another order."""
+
+    def linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return (rows.unsqueeze(1) * weight).sum(-1) + (1e-7 if len(rows) < limit else 0.0)
+
+    return linear
+
+
+@pytest.mark.parametrize(("limit", "found"), [(4, 4), (5, 8), (16, 16), (17, 32)])
+def test_rows_are_padded_to_what_this_cpu_needs(monkeypatch: pytest.MonkeyPatch, limit: int, found: int) -> None:
+    monkeypatch.setattr(torch.nn.functional, "linear", depends_below(limit))
+    assert engine_for(Case({})).compute.pad_rows == found
+
+
+def test_packed_products_step_in_where_no_padding_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.nn.functional, "linear", depends_below(150))
+    compute = engine_for(Case({})).compute
+    assert (compute.kind, compute.pad_rows) == ("packed", 4)
+
+
+def test_an_engine_says_so_and_serves_where_nothing_helps(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.nn.functional, "linear", depends_below(150))
+    monkeypatch.setattr(ComputeWeights, "_packed_is_right", lambda self: False)
+    engine = engine_for(Case({}))
+    assert (engine.compute.kind, engine.compute.pad_rows) == ("plain", 32)
+    assert "depend on their batch mates" in caplog.text
+    assert len(engine.run([make_request("one", [4, 5, 6], 5, sampling_seed=1)])[0].output) == 5
