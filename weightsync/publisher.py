@@ -73,6 +73,7 @@ class WeightPublisher:
         self._lock = threading.RLock()
         self._branch: int | None = None
         self._plan: BucketPlan | None = None
+        self._frozen: frozenset[int] = frozenset()
         self._staging: Staging | None = None
         self._clock = Clock()
 
@@ -118,12 +119,14 @@ class WeightPublisher:
         """
         with self._lock:
             from_rank_zero(self._ranks, lambda: self._log.claim(branch))
-            held = from_all(self._ranks, self._segments)
+            words: list[ShardWords] = []
+            held = from_all(self._ranks, lambda: self._segments(words))
             shards = [[Segment(*row) for row in rows] for rows in held]
             self._plan = BucketPlan.build(self._manifest, shards, self._config.bucket_words)
             plan = self._plan
             from_rank_zero(self._ranks, lambda: self._zero.put_documents(plan))
             self._branch, self._staging = branch, None
+            self._frozen = frozenset(b.id for b in plan.of_rank(self._ranks.rank) if words[0].are_frozen(b))
             self._held.begin(plan)
             head = from_rank_zero(self._ranks, self.head)
             self._held.align(head, Deadline(self._config.stage_deadline_s, "rebuild of the snapshot"))
@@ -144,7 +147,8 @@ class WeightPublisher:
             raise ValueError("capture: this publisher has claimed no branch.")
         words = ShardWords(self._shards())
         if self._staging is None:
-            self._staging = Staging(self._plan, self._ranks.rank, pinned=words.on_device)
+            pinned = words.on_device
+            self._staging = Staging(self._plan, self._ranks.rank, pinned=pinned, frozen=self._frozen)
             logger.info(
                 "weightsync: rank %d keeps %d bytes of head and %d of the version on its way in memory",
                 *(self._ranks.rank, sum(b.num_bytes for b in self._plan.of_rank(self._ranks.rank))),
@@ -237,7 +241,7 @@ class WeightPublisher:
         else:
             header = FrameHeader(self._layout, base.version, version, 0)
             upload = Upload(version, base.version, nonce, plan.plan_id, ())
-            put = partial(self._uploader.delta, base, words_of, header=header, deadline=deadline)
+            put = partial(self._uploader.delta, base, words_of, header=header, deadline=deadline, frozen=self._frozen)
         mine, tables = put_everywhere(self._ranks, self._zero, upload, put)
         clock.begin("flip")
         record = self._zero.record(upload, tables, (head, head_digest), self._manifest.num_words)
@@ -270,5 +274,7 @@ class WeightPublisher:
     def _layout(self) -> int:
         return self._manifest.layout_number
 
-    def _segments(self) -> list[tuple[str, int, int]]:
-        return [(s.tensor, s.start, s.words) for s in ShardWords(self._shards()).segments()]
+    def _segments(self, found: list[ShardWords]) -> list[tuple[str, int, int]]:
+        """What this rank's shards hold; their words are added to `found`."""
+        found.append(ShardWords(self._shards()))
+        return [(s.tensor, s.start, s.words) for s in found[-1].segments()]

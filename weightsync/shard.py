@@ -1,7 +1,7 @@
 """The trainer's parameters as shards: local tensors, their wire dtypes, and the words of the model that they are."""
 
 import bisect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +29,17 @@ class LocalShard:
         tensor: contiguous, CPU or CUDA; its flat elements, in the wire dtype, are the segments end to end.
         segments: runs of the whole tensor, ascending; none for an empty shard.
         wire: what its elements are cast to on their way out; None: they are in the wire dtype.
+        made: makes of `tensor` what is sent, of the same shape, before the cast (a frozen weight with an adapter's
+            product added); called when words of the shard are read. None: `tensor` itself.
+        frozen: its words are the same for as long as the trainer runs: what was compared once need not be read again.
     """
 
     name: str
     tensor: Tensor
     segments: tuple[Segment, ...]
     wire: torch.dtype | None = None
+    made: Callable[[Tensor], Tensor] | None = None
+    frozen: bool = False
 
 
 def shards_of(named_parameters: Iterable[tuple[str, Tensor]], wire: str | Mapping[str, str]) -> list[LocalShard]:
@@ -92,7 +97,7 @@ def untrained_shards(directory: Path, manifest: Manifest, held: Collection[str])
             # Copy on write: torch takes no memory that it may not write to.
             words = np.memmap(found.file, np.uint8, "c", found.begin, (found.num_bytes,))
             tensor = torch.from_numpy(words).view(getattr(torch, spec.dtype)).reshape(spec.shape)
-            rest.append(LocalShard(spec.name, tensor, (Segment(spec.name, 0, spec.num_words),)))
+            rest.append(LocalShard(spec.name, tensor, (Segment(spec.name, 0, spec.num_words),), frozen=True))
     return rest
 
 
@@ -104,6 +109,7 @@ class ShardWords:
         self._starts = {shard.name: [segment.start for segment in shard.segments] for shard in shards}
         self._offsets = {shard.name: _offsets(shard.segments) for shard in shards}
         self._scratch: Tensor | None = None
+        self._made: tuple[str, Tensor] | None = None  # of one shard at a time: buckets read a shard's words in a row
 
     @property
     def on_device(self) -> bool:
@@ -113,6 +119,10 @@ class ShardWords:
     def segments(self) -> list[Segment]:
         """Everything that the shards hold."""
         return [segment for shard in self._shards.values() for segment in shard.segments]
+
+    def are_frozen(self, bucket: Bucket) -> bool:
+        """Whether no word of the bucket changes for as long as the trainer runs."""
+        return all(self._shard_of(segment).frozen for segment in bucket.segments)
 
     def of(self, bucket: Bucket) -> Words:
         """[num_words] unsigned; valid until the next call.
@@ -148,23 +158,45 @@ class ShardWords:
 
     def _piece(self, segment: Segment) -> tuple[Tensor, torch.dtype | None]:
         """The segment on its device, and what its elements are cast to; without a cast its bytes, as uint8."""
-        shard = self._shards.get(segment.tensor)
-        i = -1 if shard is None else bisect.bisect_right(self._starts[segment.tensor], segment.start) - 1
-        if shard is None or i < 0 or segment.end > shard.segments[i].end:
-            raise ShardError(
-                f"{segment} is no longer among this rank's shards. Shards may not move while a trainer runs; a new "
-                "arrangement needs a new branch."
-            )
+        shard = self._shard_of(segment)
+        i = bisect.bisect_right(self._starts[segment.tensor], segment.start) - 1
+        if i < 0 or segment.end > shard.segments[i].end:
+            raise _moved(segment)
         at = self._offsets[segment.tensor][i] + segment.start - shard.segments[i].start
-        if shard.wire is not None:
-            return shard.tensor.reshape(-1)[at : at + segment.words], shard.wire
-        width = min(shard.tensor.element_size(), 4)
-        return shard.tensor.reshape(-1).view(torch.uint8)[at * width : (at + segment.words) * width], None
+        tensor, wire = self._sent(shard)
+        if wire is not None:
+            return tensor.reshape(-1)[at : at + segment.words], wire
+        width = min(tensor.element_size(), 4)
+        return tensor.reshape(-1).view(torch.uint8)[at * width : (at + segment.words) * width], None
+
+    def _shard_of(self, segment: Segment) -> LocalShard:
+        shard = self._shards.get(segment.tensor)
+        if shard is None:
+            raise _moved(segment)
+        return shard
+
+    def _sent(self, shard: LocalShard) -> tuple[Tensor, torch.dtype | None]:
+        """What is sent of a shard, and what it is cast to."""
+        if shard.made is None:
+            return shard.tensor, shard.wire
+        if self._made is None or self._made[0] != shard.name:
+            self._made = None  # let go of before the next one is made
+            self._made = (shard.name, shard.made(shard.tensor))
+        made = self._made[1]
+        wire = shard.tensor.dtype if shard.wire is None else shard.wire
+        return made, None if made.dtype == wire else wire
 
     def _buffer(self, bucket: Bucket) -> Tensor:
         if self._scratch is None or self._scratch.numel() < bucket.num_bytes:
             self._scratch = torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=self.on_device)
         return self._scratch
+
+
+def _moved(segment: Segment) -> ShardError:
+    return ShardError(
+        f"{segment} is no longer among this rank's shards. Shards may not move while a trainer runs; a new arrangement "
+        "needs a new branch."
+    )
 
 
 def _local(name: str, parameter: Tensor) -> tuple[Tensor, list[Run]]:

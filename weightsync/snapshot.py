@@ -33,6 +33,7 @@ class Snapshot:
         self._own = {bucket.id: bucket for bucket in self.buckets}
         self.words: dict[int, Words] = {b.id: np.zeros(b.num_words, WORD_DTYPE[b.width]) for b in self.buckets}
         self.digests: dict[int, int] = dict.fromkeys(self.words, 0)
+        self.settled: set[int] = set()  # buckets whose words were found to be the trainer's, which never change
         self._tables = {bucket.id: plan.table(bucket) for bucket in self.buckets}
         self._places = _places(self.buckets)
 
@@ -109,6 +110,7 @@ class Snapshot:
         Raises:
             ChainBroken, DeadlineExceeded, TransportError: as the reader; the words are then of no version.
         """
+        self.settled.clear()
         start = path.start
         if start is not None and start.anchor is None:
             opened = directory()

@@ -5,7 +5,7 @@ is pinned if a shard lies on a device, so that the copy runs at the link's rate.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
@@ -36,8 +36,10 @@ class Staged:
 class Staging:
     """The buffer of one plan. `fill` on the trainer's thread, `reading` on the one that publishes."""
 
-    def __init__(self, plan: BucketPlan, rank: int, *, pinned: bool) -> None:
-        self.plan = plan
+    def __init__(self, plan: BucketPlan, rank: int, *, pinned: bool, frozen: Collection[int] = ()) -> None:
+        """`frozen`: buckets whose words never change: they are copied once."""
+        self.plan, self._frozen = plan, frozen
+        self._settled: set[int] = set()
         self._buckets = plan.of_rank(rank)
         self._offsets: dict[int, int] = {}
         at = 0
@@ -71,11 +73,14 @@ class Staging:
                 raise ValueError("capture: the version before is being published out of this buffer; wait for it.")
             self._turn += 1
             for bucket in self._buckets:
+                if bucket.id in self._settled:
+                    continue
                 at = self._offsets[bucket.id]
                 words.copy(bucket, self._bytes[at : at + bucket.num_bytes])
             if self.is_pinned:
                 # Not later: the optimizer may write the weights as soon as this returns.
                 torch.cuda.current_stream().synchronize()
+            self._settled.update(self._frozen)
             return Staged(self, self._turn, monotonic() - began)
 
     def words(self, bucket: Bucket) -> Words:

@@ -1,7 +1,7 @@
 """Encode a rank's buckets and put their parts, one part on its way while the next is encoded."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -59,21 +59,25 @@ class Uploader:
         prefix: str,
         header: FrameHeader,
         deadline: Deadline,
+        frozen: Collection[int] = (),
     ) -> Uploaded:
         """Put what differs from the snapshot.
 
         Args:
             words_of: the current words of a bucket.
             prefix: of the upload's keys.
+            frozen: buckets whose words never change: those that were the snapshot's once are not read again.
             header: of the version; its bucket field is ignored.
         Raises:
             TransportError: a part could not be put; what was put is an orphan.
         """
         done = Uploaded(rates=self.rates)
-        chooses = self._may_choose and sum(bucket.num_bytes for bucket in snapshot.buckets) >= _WORTH_BYTES
+        buckets = [bucket for bucket in snapshot.buckets if bucket.id not in snapshot.settled]
+        done.unchanged.extend(snapshot.settled)
+        chooses = self._may_choose and sum(bucket.num_bytes for bucket in buckets) >= _WORTH_BYTES
         form: Form = self.rates.faster() if chooses else "changes"
         with _Sender(self._transport, self._rank, prefix, deadline) as sender:
-            for i, bucket in enumerate(snapshot.buckets):
+            for i, bucket in enumerate(buckets):
                 if i == 0 and chooses and not self.rates.knows("whole"):
                     self._encode("whole", snapshot, bucket, words_of(bucket), header)  # measured, not sent
                 # Of whole words the first bucket still goes as changes, so that their rate is not forgotten.
@@ -81,6 +85,8 @@ class Uploader:
                 encoded = self._encode(chosen, snapshot, bucket, words_of(bucket), header)
                 if encoded is None:
                     done.unchanged.append(bucket.id)
+                    if bucket.id in frozen:
+                        snapshot.settled.add(bucket.id)
                     continue
                 done.frames.append((bucket, encoded.frame))
                 done.gain = total((done.gain, encoded.digest_delta))

@@ -1,6 +1,7 @@
 """The trainer's parameters as words of the model: casts, ties, pieces of any arrangement of ranks."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +89,26 @@ def test_words_come_from_where_they_lie_or_from_one_scratch() -> None:
     both = words.of(Bucket(1, 0, 2, (Segment("b", 1, 2), Segment("a", 0, 3))))
     expected = torch.cat([weights["b"][1:3], weights["a"][:3]]).view(torch.uint16).numpy()
     assert np.array_equal(both, expected)
+
+
+def test_what_is_made_of_a_shard_is_made_once_for_its_words_in_a_row_and_cast() -> None:
+    weight, made = torch.arange(12, dtype=torch.bfloat16), []
+
+    def add_one(tensor: torch.Tensor) -> torch.Tensor:
+        made.append(tensor)
+        return tensor.float() + 1.001
+
+    plain = shards_of([("w", weight), ("v", weight[:4].clone())], "bfloat16")
+    words = ShardWords([replace(plain[0], made=add_one), replace(plain[1], frozen=True)])
+    buckets = [Bucket(i, 0, 2, (Segment("w", 4 * i, 4),)) for i in range(3)]
+    found = np.concatenate([words.of(bucket).copy() for bucket in buckets])
+    assert np.array_equal(found, (weight.float() + 1.001).to(torch.bfloat16).view(torch.uint16).numpy())
+    assert len(made) == 1
+    assert [words.are_frozen(Bucket(0, 0, 2, (Segment(name, 0, 4),))) for name in ("w", "v")] == [False, True]
+    assert not words.are_frozen(Bucket(0, 0, 2, (Segment("w", 0, 4), Segment("v", 0, 4))))
+    whole = ShardWords([replace(plain[0], made=add_one, wire=torch.float32)])  # nothing is left to cast
+    single = whole.of(Bucket(0, 0, 4, (Segment("w", 0, 12),)))
+    assert np.array_equal(single, (weight.float() + 1.001).view(torch.uint32).numpy())
 
 
 def test_words_that_moved_to_another_rank_are_refused() -> None:

@@ -38,6 +38,17 @@ def test_captured_words_are_those_of_the_wire_and_stay_when_the_weights_change()
     assert PLAN.num_bytes <= staging.num_bytes < PLAN.num_bytes + 64 * len(PLAN.buckets)
 
 
+def test_words_that_never_change_are_copied_once() -> None:
+    held, frozen = shards(), {bucket.id for bucket in PLAN.buckets if bucket.width == 2}
+    staging = Staging(PLAN, 0, pinned=False, frozen=frozen)
+    first = {bucket.id: staging.fill(ShardWords(held)).of(bucket).copy() for bucket in PLAN.buckets}
+    for shard in held:
+        shard.tensor.zero_()
+    again = staging.fill(ShardWords(held))
+    for bucket in PLAN.buckets:
+        assert np.array_equal(again.of(bucket), first[bucket.id]) == (bucket.id in frozen)
+
+
 def test_nothing_is_captured_over_what_is_being_published() -> None:
     words, staging = ShardWords(shards()), Staging(PLAN, 0, pinned=False)
     staged = staging.fill(words)

@@ -80,3 +80,28 @@ def _of(words: Words, bucket: Bucket) -> Words:
 
 def _num_dense(done: Uploaded) -> int:
     return sum(blob[5] for _, blob in done.frames)
+
+
+def test_buckets_that_never_change_are_compared_once_and_then_no_longer_read(tmp_path: Path) -> None:
+    manifest = manifest_of({"w": ("bfloat16", (500, 8))})
+    plan = BucketPlan.whole(manifest, 1000)
+    words = random_words(np.random.default_rng(3), 4000, 2)
+    stale = words.copy()
+    stale[:8] += 1  # head has other words of the first bucket than the trainer
+    snapshot = Snapshot.capture(plan, 0, 0, lambda bucket: _of(stale, bucket))
+    uploader = Uploader(DirectoryTransport(tmp_path, "run"), 0, None)
+    frozen, read = {bucket.id for bucket in plan.buckets[:3]}, []
+
+    def words_of(bucket: Bucket) -> Words:
+        read.append(bucket.id)
+        return _of(words, bucket)
+
+    rounds = []
+    for number in range(3):
+        header = HEAD._replace(base=number, target=number + 1)
+        place, deadline = f"{run_prefix('run')}1:{number}:aa:", Deadline(60, "the test")
+        done = uploader.delta(snapshot, words_of, place, header, deadline, frozen)
+        snapshot.advance(done.frames, header, None)
+        rounds.append((sorted(done.unchanged), list(read), [bucket.id for bucket, _ in done.frames]))
+        read.clear()
+    assert rounds == [([1, 2, 3], [0, 1, 2, 3], [0]), ([0, 1, 2, 3], [0, 3], []), ([0, 1, 2, 3], [3], [])]
