@@ -29,5 +29,9 @@ class CriticConfig(OptimizerConfig):
     values. The advantages have a lambda of their own."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Most tokens, padding included, in one forward pass of a rank. It changes memory and speed, never the gradient."""
+    packing: bool | None = None
+    """Lay the rows of a forward pass one after another, without padding; attention stays within each. false: pad them
+    to the longest. None: pack where the model's attention can; true: refuse a model that cannot. It changes speed,
+    never the gradient."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""

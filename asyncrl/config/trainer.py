@@ -194,6 +194,10 @@ class ActorConfig(OptimizerConfig):
     """Optimizer steps that one pass is split into, by whole groups."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """Most tokens, padding included, in one forward pass of a rank. It changes memory and speed, never the gradient."""
+    packing: bool | None = None
+    """Lay the rows of a forward pass one after another, without padding; attention stays within each. false: pad them
+    to the longest. None: pack where the model's attention can; true: refuse a model that cannot. It changes speed,
+    never the gradient."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 
@@ -242,6 +246,28 @@ class EvalConfig(Section):
     every_versions: int = Field(0, ge=0)
     """Versions between two evaluations during the run; 0: only before the first step and after the last."""
     n: int = Field(1, ge=1)
-    """Answers sampled per held-out prompt, at rollout.temperature."""
+    """Answers sampled per held-out prompt."""
+    temperature: float | None = Field(None, ge=0)
+    """Their temperature; 0 takes the likeliest token each time. None: rollout.temperature."""
+    top_p: float | None = Field(None, gt=0, le=1)
+    """Their nucleus, 1 = off. None: rollout.top_p."""
+    top_k: int | None = Field(None, ge=-1)
+    """Sample them among the k likeliest tokens, -1 = all. None: rollout.top_k."""
+    max_prompts: int | None = Field(None, ge=1)
+    """Held-out prompts that are played, the first of data.val_files. None: all."""
+    pass_reward: float = 1.0
+    """Smallest reward of an answer that passes, for pass@k."""
     deadline_s: float = Field(3600.0, gt=0)
-    """Seconds an evaluation may take."""
+    """Seconds an evaluation may take; one that takes longer is left out, and training goes on."""
+
+    @model_validator(mode="after")
+    def answers_can_differ(self) -> Self:
+        """Refuse several greedy answers to one prompt, which are all the same, and 0 tokens to draw from."""
+        if self.temperature == 0 and self.n > 1:
+            raise ValueError(
+                f"eval.temperature = 0 takes the likeliest token each time, so the eval.n = {self.n} answers to a "
+                "prompt would be one. Set eval.n to 1, or a temperature above 0."
+            )
+        if self.top_k == 0:
+            raise ValueError("eval.top_k = 0 leaves no token to draw; -1 is off")
+        return self

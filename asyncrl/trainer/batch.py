@@ -1,16 +1,14 @@
-"""Groups to arrays: the trained tokens of a step, cut into micro-batches by token budget, whatever the cut.
+"""Groups to arrays: the trained tokens of a step, whatever it is cut into (micro_batch.py).
 
-_R rows, _J trajectories, _M sampled tokens in the order group, trajectory, row, position, _N those that are trained;
-RS is a micro-batch's grid of rows by trained tokens. Nothing here loops over tokens in Python.
+_R rows, _J trajectories, _M sampled tokens in the order group, trajectory, row, position, _N those that are trained.
+Nothing here loops over tokens in Python.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from asyncrl.algorithms.rewards import zero_variance
 from asyncrl.trainer.baselines import part
@@ -72,33 +70,6 @@ class Batch:
     def num_trained(self) -> int:
         """Tokens that enter the loss."""
         return len(self.labels_N)
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """Rows for one forward pass, padded on the right, and their trained tokens."""
-
-    token_ids_RT: Tensor
-    predictors_N: Tensor
-    """[N] int64, place of the token before each trained token in token_ids_RT, flattened."""
-    labels_N: Tensor
-    slots_N: Tensor
-    """[N] int64, place of each trained token in the grid, flattened."""
-    index_N: Ints
-    """Place of each trained token in the batch's arrays."""
-    mask_RS: Tensor
-    sampler_RS: Tensor
-    lags_RS: Tensor
-    lags: tuple[int, ...]
-    """Those in `lags_RS`, each once, ascending: the device need not be asked which there are."""
-    sources: tuple[str, ...]
-    source_N: Tensor
-    """[N] int64, index of each trained token's source in `sources`."""
-
-    def grid(self, values_N: Tensor) -> Tensor:
-        """[R, S] the tokens' values in their places, 0 elsewhere; the gradient flows through."""
-        flat = values_N.new_zeros(self.mask_RS.numel())
-        return flat.index_copy(0, self.slots_N, values_N).view(self.mask_RS.shape)
 
 
 def build(
@@ -175,75 +146,6 @@ def build(
         source_N=source_N[trained_N],
         masked={**masked_tokens(out_of_loss, source_N, sources), **parted.masked},
         trained_M=trained_N,
-    )
-
-
-def micro_batches(batch: Batch, rows: Ints, max_tokens: int, device: torch.device) -> Iterator[MicroBatch]:
-    """The given rows, those of like length together, in micro-batches of at most `max_tokens` padded tokens.
-
-    A row that is longer by itself is a micro-batch of its own.
-    """
-    # The last trained token of a row is predicted, never read, so the row ends before it.
-    lengths = batch.positions_N[batch.starts_R[rows + 1] - 1]
-    order = np.lexsort((rows, -lengths))
-    rows, lengths = rows[order], lengths[order]
-    start = 0
-    while start < len(rows):
-        size = max(max_tokens // int(lengths[start]), 1)
-        yield _micro_batch(batch, rows[start : start + size], lengths[start : start + size], device)
-        start += size
-
-
-def empty_micro_batch(device: torch.device) -> MicroBatch:
-    """One token that is not trained: for a rank that has fewer micro-batches than another.
-
-    Ranks that share parameters gather them together, so each runs as many passes as the others.
-    """
-    zero = torch.zeros(1, 1, device=device)
-    return MicroBatch(
-        token_ids_RT=torch.zeros(1, 1, dtype=torch.int64, device=device),
-        predictors_N=torch.zeros(1, dtype=torch.int64, device=device),
-        labels_N=torch.zeros(1, dtype=torch.int64, device=device),
-        slots_N=torch.zeros(1, dtype=torch.int64, device=device),
-        index_N=np.zeros(0, dtype=np.int64),
-        mask_RS=torch.zeros(1, 1, dtype=torch.bool, device=device),
-        sampler_RS=zero,
-        lags_RS=torch.zeros(1, 1, dtype=torch.int64, device=device),
-        lags=(),
-        sources=(),
-        source_N=torch.zeros(1, dtype=torch.int64, device=device),
-    )
-
-
-def _micro_batch(batch: Batch, rows: Ints, lengths: Ints, device: torch.device) -> MicroBatch:
-    width = int(lengths[0])
-    token_ids_RT = np.zeros((len(rows), width), dtype=np.int64)
-    for place, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
-        token_ids_RT[place, :length] = batch.rows[row].token_ids[:length]
-    counts_R = batch.starts_R[rows + 1] - batch.starts_R[rows]
-    place_N = np.repeat(np.arange(len(rows)), counts_R)
-    within_N = np.arange(int(counts_R.sum())) - np.repeat(np.cumsum(counts_R) - counts_R, counts_R)
-    index_N = batch.starts_R[rows][place_N] + within_N
-    shape = (len(rows), int(counts_R.max()))
-    slots_N = place_N * shape[1] + within_N
-
-    def grid(values_N: npt.NDArray[np.generic]) -> Tensor:
-        filled = np.zeros(shape, dtype=values_N.dtype)
-        filled.reshape(-1)[slots_N] = values_N
-        return torch.from_numpy(filled).to(device)
-
-    return MicroBatch(
-        token_ids_RT=torch.from_numpy(token_ids_RT).to(device),
-        predictors_N=torch.from_numpy(place_N * width + batch.positions_N[index_N] - 1).to(device),
-        labels_N=torch.from_numpy(batch.labels_N[index_N]).to(device),
-        slots_N=torch.from_numpy(slots_N).to(device),
-        index_N=index_N,
-        mask_RS=grid(np.ones(len(index_N), dtype=np.bool_)),
-        sampler_RS=grid(batch.sampler_N[index_N]),
-        lags_RS=grid(batch.lags_N[index_N]),
-        lags=tuple(np.unique(batch.lags_N[index_N]).tolist()),
-        sources=batch.sources,
-        source_N=torch.from_numpy(batch.source_N[index_N]).to(device),
     )
 
 

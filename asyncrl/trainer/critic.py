@@ -15,7 +15,8 @@ from asyncrl.algorithms.returns import generalized_advantages
 from asyncrl.algorithms.value_loss import value_loss
 from asyncrl.config.critic import CriticConfig
 from asyncrl.errors import NumericsError
-from asyncrl.trainer.batch import Batch, Ints, MicroBatch
+from asyncrl.trainer.batch import Batch, Ints
+from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.optimizer import GuardedAdamW
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
@@ -69,7 +70,7 @@ class Critic:
             section="critic",
             total_steps=steps * epochs.ppo_epochs * epochs.ppo_mini_batches,
         )
-        self._passes = Passes(ranks, config.micro_batch_tokens, ranks.device)
+        self._passes = Passes(ranks, config.micro_batch_tokens, ranks.device, is_packed=model.is_packed)
         self.num_batches = 0
 
     @classmethod
@@ -87,7 +88,8 @@ class Critic:
         """Read critic.path, or else the policy's directory `model_path`.
 
         Raises:
-            ConfigError: the directory holds no causal language model that transformers can read.
+            ConfigError: the directory holds no causal language model that transformers can read, or one that cannot
+                read packed rows and should.
         """
         model = load_value_model(
             model_path if config.path is None else config.path,
@@ -95,6 +97,7 @@ class Critic:
             arithmetic=arithmetic,
             device=ranks.device,
             meshes=ranks.meshes,
+            packing=config.packing,
             gradient_checkpointing=config.gradient_checkpointing,
         )
         return cls(model, algorithm, config, epochs, steps=steps, ranks=ranks)
@@ -185,7 +188,7 @@ class Critic:
         return tokens.metrics["nonfinite_tokens"][0]
 
     def _values(self, micro: MicroBatch) -> Tensor:
-        values_N1: Tensor = self.model(micro.token_ids_RT, micro.predictors_N)
+        values_N1: Tensor = self.model(micro.inputs, micro.predictors_N)
         return values_N1.squeeze(-1)
 
     def _measure(self, returns_N: Tensor, values_N: Tensor, tally: Tally) -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 from asyncrl.algorithms.corrections import largest
 from asyncrl.algorithms.masking import LOG_RATIO_LIMIT, mean_pair
 from asyncrl.algorithms.mismatch import mismatch, probability_difference
-from asyncrl.trainer.batch import MicroBatch
+from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.tally import Tally
 
 MAX_LAGS = 16

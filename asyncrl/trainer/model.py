@@ -12,8 +12,9 @@ from transformers.utils import logging as transformers_logging
 
 from asyncrl.algorithms.logprobs import entropy, token_logprobs
 from asyncrl.errors import ConfigError
-from asyncrl.trainer.batch import MicroBatch
 from asyncrl.trainer.meshes import Meshes
+from asyncrl.trainer.micro_batch import MicroBatch
+from asyncrl.trainer.packable import choose_packing
 from asyncrl.trainer.sharding import Arithmetic, shard
 
 
@@ -31,16 +32,28 @@ class LanguageModel:
     """The module with what surrounds a forward pass. Logits exist only at positions that predict a trained token."""
 
     def __init__(
-        self, module: PreTrainedModel, arithmetic: Arithmetic, device: torch.device, *, is_offloaded: bool = False
+        self,
+        module: PreTrainedModel,
+        arithmetic: Arithmetic,
+        device: torch.device,
+        *,
+        is_packed: bool,
+        is_offloaded: bool = False,
     ) -> None:
-        """`is_offloaded`: the weights are on the CPU but within `at_hand`."""
-        self.module, self.device = module, device
+        """Take a module as it is.
+
+        Args:
+            is_packed: it reads packed rows, and no padded ones.
+            is_offloaded: the weights are on the CPU but within `at_hand`.
+        """
+        self.module, self.device, self.is_packed = module, device, is_packed
         self._is_offloaded = is_offloaded
         self._arithmetic = arithmetic
         self._predictors: Tensor | None = None
         head = module.get_output_embeddings()
         assert isinstance(head, nn.Module)
-        head.register_forward_pre_hook(self._keep_predictors)
+        # Before the hook that makes slices of the input, where ranks share the head.
+        head.register_forward_pre_hook(self._keep_predictors, prepend=True)
 
     def outputs(
         self,
@@ -62,15 +75,12 @@ class LanguageModel:
         return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature), measured_N)
 
     def logits(self, micro: MicroBatch) -> Tensor:
-        """[N, V] that predict the trained tokens.
-
-        Rows are padded on the right and attention is causal, so that padding reaches no real token and no mask is
-        needed.
-        """
+        """[N, V] that predict the trained tokens."""
+        assert (micro.inputs.documents is not None) == self.is_packed
         self._predictors = micro.predictors_N
         try:
             with autocast(self.device, self._arithmetic):
-                logits_NV: Tensor = self.module(input_ids=micro.token_ids_RT, use_cache=False).logits[0]
+                logits_NV: Tensor = self.module(**micro.inputs.arguments()).logits[0]
         finally:
             self._predictors = None
         return logits_NV
@@ -101,6 +111,7 @@ def load_language_model(
     arithmetic: Arithmetic,
     device: torch.device,
     meshes: Meshes | None,
+    packing: bool | None = None,
     gradient_checkpointing: bool = False,
     offload: bool = False,
 ) -> LanguageModel:
@@ -110,18 +121,21 @@ def load_language_model(
         path: directory in Hugging Face form.
         arithmetic: type of forward and backward; masters stay float32.
         meshes: the ranks to split it over, or None.
+        packing: read packed rows (True) or padded ones; None: packed ones where the model can.
         gradient_checkpointing: recompute activations in the backward pass.
         offload: keep the weights in CPU memory between passes; those of ranks that share them come layer by layer.
     Raises:
-        ConfigError: the directory holds no causal language model that transformers can read.
+        ConfigError: the directory holds no causal language model that transformers can read, or one that cannot read
+            packed rows and should.
     """
     module = read_model(path, gradient_checkpointing=gradient_checkpointing)
+    is_packed = choose_packing(module, packing, key="actor.packing")
     if meshes is not None:
         # Moves layer by layer, so that no device ever holds the whole model.
         shard(module, meshes, arithmetic, offload=offload)
     elif not offload:
         module.to(device)
-    return LanguageModel(module, arithmetic, device, is_offloaded=offload and meshes is None)
+    return LanguageModel(module, arithmetic, device, is_packed=is_packed, is_offloaded=offload and meshes is None)
 
 
 def read_model(path: Path, *, key: str = "model.path", gradient_checkpointing: bool = False) -> PreTrainedModel:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.base import require_finite
-from asyncrl.trainer.batch import Batch, Ints, MicroBatch
+from asyncrl.trainer.batch import Batch, Ints
+from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.parallel import Ranks
 
 log = logging.getLogger(__name__)

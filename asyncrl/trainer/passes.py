@@ -6,20 +6,22 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.aggregation import Denominators
-from asyncrl.trainer.batch import Batch, Ints, MicroBatch, empty_micro_batch, micro_batches
+from asyncrl.trainer.batch import Batch, Ints
+from asyncrl.trainer.micro_batch import MicroBatch, empty_micro_batch, micro_batches
 from asyncrl.trainer.parallel import Ranks
 
 
 class Passes:
     """How a model goes over a batch: in micro-batches of so many tokens. Its methods are collective."""
 
-    def __init__(self, ranks: Ranks, max_tokens: int, device: torch.device) -> None:
+    def __init__(self, ranks: Ranks, max_tokens: int, device: torch.device, *, is_packed: bool) -> None:
         """Take the ranks that share the model.
 
         Args:
             max_tokens: most tokens, padding included, in one forward pass of a rank.
+            is_packed: the model reads packed rows, and no padded ones.
         """
-        self._ranks, self._max_tokens, self._device = ranks, max_tokens, device
+        self._ranks, self._max_tokens, self._device, self._is_packed = ranks, max_tokens, device, is_packed
 
     def count(self, batch: Batch, rows: Ints) -> Denominators:
         """Tokens and rows of the whole mini-batch, on all ranks."""
@@ -29,8 +31,9 @@ class Passes:
 
     def micro_batches(self, batch: Batch, rows: Ints) -> Sequence[MicroBatch]:
         """This rank's micro-batches, as many as any rank has."""
-        own = list(micro_batches(batch, rows, self._max_tokens, self._device))
-        return own + [empty_micro_batch(self._device)] * (self._ranks.largest(len(own)) - len(own))
+        own = list(micro_batches(batch, rows, self._max_tokens, self._device, is_packed=self._is_packed))
+        num_missing = self._ranks.largest(len(own)) - len(own)
+        return own + [empty_micro_batch(self._device, is_packed=self._is_packed)] * num_missing
 
     @torch.no_grad()
     def collect(

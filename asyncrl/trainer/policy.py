@@ -13,9 +13,10 @@ from asyncrl.algorithms.corrections import mean_weight_of
 from asyncrl.algorithms.objective import policy_objective
 from asyncrl.errors import NumericsError
 from asyncrl.trainer import optimizer as optim
-from asyncrl.trainer.batch import Batch, Ints, MicroBatch
+from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.masked import count_rejected
+from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
 from asyncrl.trainer.model import LanguageModel, load_language_model
 from asyncrl.trainer.nonfinite import NonFiniteTokens
@@ -38,6 +39,8 @@ class PolicySettings(optim.Settings, Protocol):
     def ppo_mini_batches(self) -> int: ...
     @property
     def micro_batch_tokens(self) -> int: ...
+    @property
+    def packing(self) -> bool | None: ...
     @property
     def gradient_checkpointing(self) -> bool: ...
 
@@ -94,7 +97,7 @@ class Policy:
         self._wire_dtype = wire_dtype
         total_steps = steps * settings.ppo_epochs * settings.ppo_mini_batches
         self.optimizer = optim.GuardedAdamW(self.parameters(), settings, section="actor", total_steps=total_steps)
-        self._passes = Passes(ranks, settings.micro_batch_tokens, model.device)
+        self._passes = Passes(ranks, settings.micro_batch_tokens, model.device, is_packed=model.is_packed)
 
     @classmethod
     def load(
@@ -115,19 +118,26 @@ class Policy:
         Args:
             offload_reference: keep the reference model in CPU memory between its passes.
         Raises:
-            ConfigError: the directory holds no causal language model that transformers can read.
+            ConfigError: the directory holds no causal language model that transformers can read, or one that cannot
+                read packed rows and should.
         """
         model = load_language_model(
             path,
             arithmetic=arithmetic,
             device=ranks.device,
             meshes=ranks.meshes,
+            packing=settings.packing,
             gradient_checkpointing=settings.gradient_checkpointing,
         )
         reference = None
         if needs_reference(algorithm):
             reference = load_language_model(
-                path, arithmetic=arithmetic, device=ranks.device, meshes=ranks.meshes, offload=offload_reference
+                path,
+                arithmetic=arithmetic,
+                device=ranks.device,
+                meshes=ranks.meshes,
+                packing=model.is_packed,
+                offload=offload_reference,
             )
             reference.module.requires_grad_(False)
         return cls(

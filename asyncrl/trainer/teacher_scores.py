@@ -9,7 +9,8 @@ from torch import Tensor
 from asyncrl.algorithms import Algorithm
 from asyncrl.algorithms.distillation import TOPK, topk_distance
 from asyncrl.errors import ConfigError
-from asyncrl.trainer.batch import Batch, MicroBatch
+from asyncrl.trainer.batch import Batch
+from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.tally import Tally
 from buffer import Row
 

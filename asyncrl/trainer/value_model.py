@@ -9,7 +9,9 @@ from transformers import PreTrainedModel
 
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.meshes import Meshes
+from asyncrl.trainer.micro_batch import Inputs
 from asyncrl.trainer.model import autocast, read_model
+from asyncrl.trainer.packable import choose_packing
 from asyncrl.trainer.sharding import Arithmetic, shard
 
 
@@ -20,23 +22,24 @@ class ValueModel(nn.Module):
     compared with each other in differences.
     """
 
-    def __init__(self, trunk: PreTrainedModel, arithmetic: Arithmetic) -> None:
+    def __init__(self, trunk: PreTrainedModel, arithmetic: Arithmetic, *, is_packed: bool) -> None:
+        """Take a trunk as it is. `is_packed`: it reads packed rows, and no padded ones."""
         super().__init__()
-        self.trunk = trunk
+        self.trunk, self.is_packed = trunk, is_packed
         self.head = nn.Linear(trunk.config.get_text_config().hidden_size, 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self._arithmetic = arithmetic
 
-    def forward(self, token_ids_RT: Tensor, predictors_N: Tensor) -> Tensor:
+    def forward(self, inputs: Inputs, predictors_N: Tensor) -> Tensor:
         """[N, 1] float32 values.
 
         Args:
-            token_ids_RT: int64, rows padded on the right.
             predictors_N: int64, place of the token before each trained token, flattened.
         """
-        with autocast(token_ids_RT.device, self._arithmetic):
-            hidden_RTH: Tensor = self.trunk(input_ids=token_ids_RT, use_cache=False).last_hidden_state
+        assert (inputs.documents is not None) == self.is_packed
+        with autocast(inputs.token_ids_RT.device, self._arithmetic):
+            hidden_RTH: Tensor = self.trunk(**inputs.arguments()).last_hidden_state
         hidden_NH = hidden_RTH.flatten(0, 1).index_select(0, predictors_N)
         # Not a view of it: FSDP hooks its backward pass to what a module returns.
         values_N1: Tensor = self.head(hidden_NH.float())
@@ -50,6 +53,7 @@ def load_value_model(
     arithmetic: Arithmetic,
     device: torch.device,
     meshes: Meshes | None,
+    packing: bool | None = None,
     gradient_checkpointing: bool = False,
 ) -> ValueModel:
     """Read the trunk of a model directory into float32 master weights, on every rank its shard of them.
@@ -59,9 +63,11 @@ def load_value_model(
         key: of the configuration that names it, for errors.
         arithmetic: type of forward and backward of the trunk; masters stay float32.
         meshes: the ranks to split it over, or None.
+        packing: read packed rows (True) or padded ones; None: packed ones where the model can.
         gradient_checkpointing: recompute activations in the backward pass.
     Raises:
-        ConfigError: the directory holds no causal language model that transformers can read, or one that has no trunk.
+        ConfigError: the directory holds no causal language model that transformers can read, or one that has no trunk,
+            or one that cannot read packed rows and should.
     """
     whole = read_model(path, key=key, gradient_checkpointing=gradient_checkpointing)
     trunk = whole.base_model
@@ -70,7 +76,7 @@ def load_value_model(
             f"{key} = {path} is a {type(whole).__name__} that has no trunk of its own below its head, so no critic can "
             "be made from it. Name a model of another class in critic.path, with the same tokenizer."
         )
-    model = ValueModel(trunk, arithmetic)
+    model = ValueModel(trunk, arithmetic, is_packed=choose_packing(whole, packing, key="critic.packing"))
     if meshes is None:
         model.to(device)
     else:

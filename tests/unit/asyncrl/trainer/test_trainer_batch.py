@@ -9,9 +9,10 @@ import torch
 from asyncrl.algorithms import ALGORITHMS
 from asyncrl.algorithms.advantages import group_relative, row_scores, spread
 from asyncrl.algorithms.base import alone
-from asyncrl.trainer.batch import build, empty_micro_batch, micro_batches
+from asyncrl.trainer.batch import build
 from asyncrl.trainer.joined import Joined
 from asyncrl.trainer.measure import measure
+from asyncrl.trainer.micro_batch import empty_micro_batch, micro_batches
 from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
 from buffer.versions import pack
@@ -65,12 +66,18 @@ def advantages_of(batch, estimator):
 
 def tokens_seen(batch, max_tokens=1000, mini=0, advantage=reward_as_advantage):
     """(row's ids before the token, token, sampler's logprob, advantage) of every trained token, from micro-batches."""
+    packed, padded = (seen_in(batch, max_tokens, mini, advantage, is_packed=packed) for packed in (True, False))
+    assert packed == padded
+    return packed
+
+
+def seen_in(batch, max_tokens, mini, advantage, *, is_packed):
     advantages_N = advantages_of(batch, advantage)
     seen = []
-    for micro in micro_batches(batch, batch.rows_by_mini_batch[mini], max_tokens, CPU):
-        width = micro.token_ids_RT.shape[1]
+    for micro in micro_batches(batch, batch.rows_by_mini_batch[mini], max_tokens, CPU, is_packed=is_packed):
+        ids, starts = micro.inputs.token_ids_RT.flatten(), micro.inputs.starts_R
         for n, place in enumerate(micro.predictors_N.tolist()):
-            before = micro.token_ids_RT[place // width, : place % width + 1].tolist()
+            before = ids[starts[starts <= place][-1] : place + 1].tolist()
             slot = int(micro.slots_N[n])
             assert micro.mask_RS.flatten()[slot]
             seen.append(
@@ -202,8 +209,9 @@ def test_the_same_tokens_come_whatever_the_budget(max_tokens):
     ]
     batch = built(groups)
     assert tokens_seen(batch, max_tokens) == tokens_seen(batch, 10**6)
-    for micro in micro_batches(batch, batch.rows_by_mini_batch[0], max_tokens, CPU):
-        assert micro.token_ids_RT.numel() <= max_tokens or len(micro.token_ids_RT) == 1
+    for is_packed in (True, False):
+        for micro in micro_batches(batch, batch.rows_by_mini_batch[0], max_tokens, CPU, is_packed=is_packed):
+            assert micro.inputs.token_ids_RT.numel() <= max_tokens or len(micro.inputs.rows_R) == 1
 
 
 def test_mini_batches_split_by_whole_groups():
@@ -216,12 +224,13 @@ def test_mini_batches_split_by_whole_groups():
 def test_a_rank_without_groups_has_an_empty_batch():
     batch = built([], mini_batches=[[1, 2]])
     assert batch.num_trained == len(advantages_of(batch, ALGORITHMS["grpo"].advantage)) == 0
-    assert list(micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU)) == []
+    assert list(micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU, is_packed=True)) == []
+    assert list(micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU, is_packed=False)) == []
 
 
 def test_grid_places_values_and_passes_gradients():
     batch = built([group(0, trajectory(row([5], [1, 2]), reward=1.0), trajectory(row([5], [3]), reward=0.0))])
-    (micro,) = micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU)
+    (micro,) = micro_batches(batch, batch.rows_by_mini_batch[0], 100, CPU, is_packed=True)
     values = torch.arange(1.0, 4.0, requires_grad=True)
     grid = micro.grid(values)
     assert grid.shape == micro.mask_RS.shape
@@ -231,7 +240,7 @@ def test_grid_places_values_and_passes_gradients():
 
 
 def test_the_empty_micro_batch_trains_no_token():
-    assert int(empty_micro_batch(CPU).mask_RS.sum()) == 0
+    assert all(int(empty_micro_batch(CPU, is_packed=packed).mask_RS.sum()) == 0 for packed in (True, False))
 
 
 def test_answers_cut_at_the_length_limit_leave_the_loss_only_when_asked():

@@ -12,9 +12,9 @@ from asyncrl.algorithms.kl import kl_estimate
 from asyncrl.algorithms.logprobs import sum_pi_squared
 from asyncrl.algorithms.returns import discounted_returns
 from asyncrl.errors import CheckpointError
-from asyncrl.trainer.batch import micro_batches
 from asyncrl.trainer.columns import COLUMNS
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.micro_batch import micro_batches
 from asyncrl.trainer.selection import select
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
@@ -46,7 +46,8 @@ def test_every_column_of_a_batch_is_what_its_name_says(model_dir, groups):
     torch.testing.assert_close(made["reference_BT"], made["logprobs_BT"])  # version 0 is its own reference
     assert (made["logprobs_BT"][~sampled_JS] == 0).all()
     squares_JS = COLUMNS["sum_pi_squared_BT"].make(start, policy.algorithm)
-    (micro,) = micro_batches(batch, batch.rows_by_mini_batch[0], 10**6, torch.device("cpu"))
+    rows = batch.rows_by_mini_batch[0]
+    (micro,) = micro_batches(batch, rows, 10**6, torch.device("cpu"), is_packed=policy.model.is_packed)
     plain_N = torch.zeros(batch.num_trained)
     with torch.no_grad():
         plain_N[torch.from_numpy(micro.index_N)] = sum_pi_squared(policy.model.logits(micro))

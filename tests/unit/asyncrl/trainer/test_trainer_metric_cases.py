@@ -16,8 +16,8 @@ from asyncrl.metrics.console import number
 from asyncrl.metrics.sinks import JsonlSink
 from asyncrl.metrics.timing import WaitTimes
 from asyncrl.report.lines import read
-from asyncrl.trainer.batch import MicroBatch, empty_micro_batch
 from asyncrl.trainer.metric_names import renamed
+from asyncrl.trainer.micro_batch import MicroBatch, empty_micro_batch
 from asyncrl.trainer.mismatch import measure_mismatch
 from asyncrl.trainer.tally import Tally
 
@@ -26,7 +26,7 @@ def micro(ratios: list[float]) -> tuple[MicroBatch, torch.Tensor]:
     """One row of tokens whose weights, trainer over sampler, are these; and the trainer's logprobs."""
     trainer_RS = torch.full((1, len(ratios)), -1.0)
     sampler_RS = trainer_RS - torch.tensor([ratios]).log()
-    empty = empty_micro_batch(torch.device("cpu"))
+    empty = empty_micro_batch(torch.device("cpu"), is_packed=True)
     values = {**vars(empty), "sampler_RS": sampler_RS, "lags_RS": torch.zeros(1, len(ratios)).long(), "lags": (0,)}
     return MicroBatch(**{**values, "mask_RS": torch.ones(1, len(ratios), dtype=torch.bool)}), trainer_RS
 

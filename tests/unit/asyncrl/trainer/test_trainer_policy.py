@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from asyncrl.errors import ConfigError, NumericsError
-from asyncrl.trainer.batch import micro_batches
 from asyncrl.trainer.metric_names import renamed
+from asyncrl.trainer.micro_batch import micro_batches
 from asyncrl.trainer.model import load_language_model
 from buffer import Group, Row, Trajectory
 from tests.support.tiny_policy import advantages_of, make_batch, make_groups, make_policy, train
@@ -41,7 +41,7 @@ def test_logprobs_are_those_of_a_plain_forward_pass_row_by_row(model_dir, groups
     batch = make_batch(policy, groups)
     plain = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     found = torch.zeros(batch.num_trained)
-    for micro in micro_batches(batch, batch.rows_by_mini_batch[0], 40, CPU):
+    for micro in micro_batches(batch, batch.rows_by_mini_batch[0], 40, CPU, is_packed=policy.model.is_packed):
         with torch.no_grad():
             outputs = policy.model.outputs(micro, temperature=0.7, entropy_has_gradient=False)
         found[torch.from_numpy(micro.index_N)] = outputs.logprobs_N
@@ -238,7 +238,7 @@ def test_a_directory_without_a_model_is_refused(tmp_path):
 
 
 def test_a_long_trajectory_with_observations_trains_like_its_parts(model_dir):
-    # Right padding and holes in the mask must not leak: the same answer alone and in a batch has the same logprob.
+    # Neighbours and holes in the mask must not leak: the same answer alone and in a batch has the same logprob.
     rng = np.random.default_rng(0)
     ids = rng.integers(2, 50, 20).astype(np.uint32)
     mask = np.zeros(20, dtype=bool)

@@ -5,7 +5,7 @@ import torch
 
 from asyncrl.algorithms import ALGORITHMS
 from asyncrl.algorithms.preference import pair_loss
-from asyncrl.trainer.batch import micro_batches
+from asyncrl.trainer.micro_batch import micro_batches
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from tests.support.tiny_policy import make_batch, make_groups, make_policy, train
@@ -23,13 +23,14 @@ def groups(model_dir):
 
 def plain_step(policy, batch, reference_N):
     """DPO as it is written down: row sums of one forward pass, autograd, the optimizer."""
-    micro = next(iter(micro_batches(batch, batch.rows_by_mini_batch[0], 10**6, torch.device("cpu"))))
+    rows = batch.rows_by_mini_batch[0]
+    (micro,) = micro_batches(batch, rows, 10**6, torch.device("cpu"), is_packed=policy.model.is_packed)
     outputs = policy.model.outputs(micro, temperature=1.0, entropy_has_gradient=False)
     index_N = torch.from_numpy(micro.index_N)
     logprobs_N = torch.zeros(batch.num_trained).index_copy(0, index_N, outputs.logprobs_N)
-    rows = [slice(*batch.starts_R[r : r + 2]) for r in range(len(batch.rows))]
+    slices = [slice(*batch.starts_R[r : r + 2]) for r in range(len(batch.rows))]
     policy_J, reference_J = (
-        torch.stack([values[row].double().sum() for row in rows]) for values in (logprobs_N, reference_N)
+        torch.stack([values[row].double().sum() for row in slices]) for values in (logprobs_N, reference_N)
     )
     chosen, rejected = (list(side) for side in zip(*PAIRS, strict=True))
     sides = (policy_J[chosen], policy_J[rejected], reference_J[chosen], reference_J[rejected])
