@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Evaluate and print mean reward by data_source."""
+    """Evaluate and print the metrics."""
     config = load_from(args).config
     make_missing(config)
     from asyncrl.run.evaluate import evaluate

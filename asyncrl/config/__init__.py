@@ -131,6 +131,17 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def a_pass_has_groups_for_its_optimizer_steps(self) -> Self:
+        """Refuse more optimizer steps than groups: some would be left out, and the learning rate's course be wrong."""
+        if self.actor.ppo_mini_batches > self.schedule.groups_per_step:
+            raise ValueError(
+                f"actor.ppo_mini_batches = {self.actor.ppo_mini_batches} is more than schedule.groups_per_step = "
+                f"{self.schedule.groups_per_step}: a pass is split by whole groups, so some of its optimizer steps "
+                "would have none. Lower the first or raise the second."
+            )
+        return self
+
+    @model_validator(mode="after")
     def teachers_can_be_told_apart(self) -> Self:
         """Refuse two teachers of one name, and a temperature at which no server scores."""
         names = [teacher.name for teacher in self.teachers]

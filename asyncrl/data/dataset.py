@@ -6,6 +6,7 @@ Opening it reads every row once, to count and refuse; what stays in memory is on
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +60,12 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self._usable)
+
+    def first(self, count: int | None) -> "Dataset":
+        """The same data set with its first `count` usable rows alone; None: with all."""
+        short = copy(self)
+        short._usable = self._usable[:count]
+        return short
 
     def __getitem__(self, i: int) -> PromptRow:
         """Read the i-th usable row.

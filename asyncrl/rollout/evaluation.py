@@ -5,8 +5,8 @@ Evaluations during a run travel through the buffer instead (buffer.open_evaluati
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from asyncrl import waits
@@ -35,7 +35,7 @@ class Scores:
     """What an evaluation found.
 
     Attributes:
-        mean_reward: by data source, over the answers that have a reward.
+        prompts: data source and answers of each prompt that has some, in their order.
         num_scored: answers with a reward, by data source.
         num_unscored: answers whose reward failed; they are in no mean.
         failed: episodes without an answer, by reason.
@@ -44,7 +44,7 @@ class Scores:
         samples: the first answers, in order of prompts.
     """
 
-    mean_reward: Mapping[str, float]
+    prompts: Sequence[tuple[str, Sequence[Trajectory]]]
     num_scored: Mapping[str, int]
     num_unscored: int
     failed: Mapping[str, int]
@@ -81,14 +81,18 @@ async def evaluate(player: EpisodePlayer, prompts: Prompts, *, slots: int, num_s
     if not played:
         reason = str(failed[0]) if failed else "there is no held-out prompt; set data.val_files"
         raise ServerError(f"not one of {len(failed)} held-out episodes could be played: {reason}")
-    return _scores([played[place] for place in sorted(played)], failed, num_samples)
+    return _scores({place: played[place] for place in sorted(played)}, failed, num_samples)
 
 
-def _scores(played: list[tuple[str, int, Trajectory]], failed: list[EpisodeFailed], num_samples: int) -> Scores:
-    rewards: defaultdict[str, list[float]] = defaultdict(list)
-    for source, _, trajectory in played:
-        if trajectory.reward is not None:
-            rewards[source].append(trajectory.reward)
+def _scores(
+    places: Mapping[tuple[int, int], tuple[str, int, Trajectory]], failed: list[EpisodeFailed], num_samples: int
+) -> Scores:
+    """Of answers by prompt and episode, in order."""
+    played = list(places.values())
+    by_prompt: dict[int, tuple[str, list[Trajectory]]] = {}
+    for (ordinal, _), (source, _, trajectory) in places.items():
+        by_prompt.setdefault(ordinal, (source, []))[1].append(trajectory)
+    scored = Counter(source for source, _, trajectory in played if trajectory.reward is not None)
     samples = (
         Sample(
             source,
@@ -100,8 +104,8 @@ def _scores(played: list[tuple[str, int, Trajectory]], failed: list[EpisodeFaile
         for source, index, trajectory in played[:num_samples]
     )
     return Scores(
-        mean_reward={source: sum(values) / len(values) for source, values in sorted(rewards.items())},
-        num_scored={source: len(values) for source, values in sorted(rewards.items())},
+        prompts=tuple(by_prompt.values()),
+        num_scored=dict(sorted(scored.items())),
         num_unscored=sum(trajectory.reward is None for _, _, trajectory in played),
         failed=Counter(error.reason for error in failed),
         finish_reasons=Counter(trajectory.finish_reason for _, _, trajectory in played),

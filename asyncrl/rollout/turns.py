@@ -48,10 +48,23 @@ class Generator(Protocol):
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """How tokens are drawn; a temperature of 0 takes the likeliest one each time."""
+
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = -1
+
+
+GREEDY = Drawing(temperature=0.0)
+
+
+@dataclass(frozen=True)
 class EpisodeSettings:
     """How episodes are sampled and bounded.
 
     Attributes:
+        held_out: how those of evaluations are sampled; None: as the others.
         max_attempts: requests of one turn in a row that may fail before the episode does.
         context_length: most tokens of an episode, prompt and answers together.
         max_prompt_tokens, truncation: a longer first prompt is cut on that side, or refused (`error`).
@@ -69,6 +82,15 @@ class EpisodeSettings:
     max_prompt_tokens: int
     truncation: str
     chunk_tokens: int | None = None
+    held_out: Drawing | None = None
+
+    def drawing(self, task: "EpisodeTask") -> Drawing:
+        """How the tokens of an episode are drawn."""
+        if task.stream == "eval" and self.held_out is not None:
+            drawing = self.held_out
+        else:
+            drawing = Drawing(self.temperature, self.top_p, self.top_k)
+        return GREEDY if task.is_greedy or drawing.temperature == 0 else drawing
 
 
 @dataclass(frozen=True)
@@ -152,11 +174,12 @@ class TurnSampler:
 
     def _sampling(self, task: EpisodeTask, progress: Progress, max_new_tokens: int) -> Sampling:
         settings, row = self._settings, progress.builder.row_index
+        drawing = settings.drawing(task)
         return Sampling(
             max_new_tokens=max_new_tokens,
-            temperature=0.0 if task.is_greedy else settings.temperature,
-            top_p=1.0 if task.is_greedy else settings.top_p,
-            top_k=-1 if task.is_greedy else settings.top_k,
+            temperature=drawing.temperature,
+            top_p=drawing.top_p,
+            top_k=drawing.top_k,
             stop_token_ids=self._eos_ids,
             seed=sampling_seed(settings.run_seed, task.stream, task.ordinal, task.episode, row),
         )

@@ -9,6 +9,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.protocol import vocab_size
+from asyncrl.metrics.held_out import measure
 from asyncrl.rollout.evaluation import Scores
 from asyncrl.rollout.evaluation import evaluate as play
 from asyncrl.run.rollout_parts import make_parts
@@ -16,7 +17,7 @@ from asyncrl.run.server_parts import server_name, started_server
 
 
 def evaluate(config: Config, model_dir: Path | None) -> dict[str, float]:
-    """Mean reward by data source under the trainer's metric names, and how many answers had none.
+    """Metrics of the answers under the trainer's names, and how many could not be scored or played.
 
     Raises:
         ConfigError: data.val_files is empty.
@@ -26,7 +27,7 @@ def evaluate(config: Config, model_dir: Path | None) -> dict[str, float]:
         raise ConfigError("data.val_files is empty, so there is nothing to evaluate on. Name the held-out files there.")
     scores = asyncio.run(_evaluate(config, model_dir or config.model.path))
     return {
-        **{f"val-core/{source}/reward/mean@{config.eval.n}": mean for source, mean in scores.mean_reward.items()},
+        **measure(scores.prompts, group_size=config.eval.n, pass_reward=config.eval.pass_reward),
         "response_length/mean": scores.mean_length,
         "num_unscored": float(scores.num_unscored),
         "num_failed": float(sum(scores.failed.values())),

@@ -22,7 +22,7 @@ def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset |
     held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
     for dataset in filter(None, (train, held_out)):
         check_sources(_from_table(config.rollout.reward, dataset.report.data_sources))
-    return train, held_out
+    return train, None if held_out is None else held_out.first(config.eval.max_prompts)
 
 
 def _from_table(reward: RewardConfig, data_sources: Iterable[str]) -> list[str]:

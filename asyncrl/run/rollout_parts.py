@@ -21,6 +21,7 @@ from asyncrl.rollout.prompts import PromptOrder
 from asyncrl.rollout.reservation import Prompts
 from asyncrl.rollout.teacher import Teacher
 from asyncrl.rollout.teachers import Teachers
+from asyncrl.rollout.turns import Drawing
 from asyncrl.run.identity import open_prompts
 
 
@@ -69,6 +70,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         max_prompt_tokens=config.data.max_prompt_tokens,
         truncation=config.data.truncation,
         chunk_tokens=rollout.partials.chunk_tokens,
+        held_out=held_out_drawing(config),
     )
     player = EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings)
     return RolloutParts(
@@ -85,6 +87,16 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         held_out=None
         if held_out is None
         else Prompts(held_out, PromptOrder(len(held_out), config.run.seed, shuffle=False), config.eval.n),
+    )
+
+
+def held_out_drawing(config: Config) -> Drawing:
+    """How held-out prompts are sampled."""
+    own, rollout = config.eval, config.rollout
+    return Drawing(
+        temperature=rollout.temperature if own.temperature is None else own.temperature,
+        top_p=rollout.top_p if own.top_p is None else own.top_p,
+        top_k=rollout.top_k if own.top_k is None else own.top_k,
     )
 
 

@@ -8,12 +8,12 @@ produces  val-core/ metrics, samples      unblocks      rollout.worker, by openi
 import json
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from asyncrl import waits
 from asyncrl.errors import WaitTimeout
+from asyncrl.metrics.held_out import measure
 from asyncrl.trainer.sweeper import Sweeper
 from buffer import Group, ReplayBuffer
 from buffer.answers import Entry, Leased
@@ -35,6 +35,7 @@ class Evaluation:
         *,
         num_prompts: int,
         group_size: int,
+        pass_reward: float,
         deadline_s: float,
         samples_dir: Path,
         num_samples: int,
@@ -45,13 +46,14 @@ class Evaluation:
         Args:
             num_prompts: held-out prompts.
             group_size: answers to each.
+            pass_reward: smallest reward of an answer that passes, for pass@k.
             deadline_s: seconds one evaluation may take.
             samples_dir: where some answers are written as text, one file an evaluation.
             num_samples: how many.
             stop: ends the wait; the evaluation is then left out.
         """
         self._buffer, self._num_prompts, self._group_size = buffer, num_prompts, group_size
-        self._deadline_s, self._stop = deadline_s, stop
+        self._pass_reward, self._deadline_s, self._stop = pass_reward, deadline_s, stop
         self._samples_dir, self._num_samples = samples_dir, num_samples
 
     async def run(self, version: int, name: str) -> dict[str, float]:
@@ -77,7 +79,7 @@ class Evaluation:
         if not groups:
             return {}
         self._write_samples(groups, version, name)
-        return scores(groups, self._num_prompts, self._group_size, version)
+        return scores(groups, self._num_prompts, self._group_size, version, pass_reward=self._pass_reward)
 
     async def _groups(self, ledger: ReplayBuffer, version: int) -> list[Group]:
         hints, sweeper = ledger.hints(), Sweeper(ledger)
@@ -150,42 +152,23 @@ def _fetch(entries: Iterable[Entry], fetch: Callable[[Entry], Group]) -> tuple[l
     return groups, damaged
 
 
-def scores(groups: Sequence[Group], num_prompts: int, group_size: int, version: int) -> dict[str, float]:
-    """Metrics of held-out groups: mean reward by source, and what the mean leaves out.
+def scores(
+    groups: Sequence[Group], num_prompts: int, group_size: int, version: int, *, pass_reward: float = 1.0
+) -> dict[str, float]:
+    """Metrics of held-out groups (see metrics.held_out), and what they leave out.
 
-    A prompt's reward is the mean over its answers that have one; a source's is the mean over its prompts.
+    Returns:
+        With them val-aux/missing_prompts, and val-aux/other_version_frac if a token is of another version.
     """
-    prompts: dict[str, list[float]] = defaultdict(list)
-    lengths: dict[str, list[int]] = defaultdict(list)
-    missing = dict.fromkeys({group.data_source for group in groups}, 0)
-    tokens = other = 0
-    for group in groups:
-        known = [t.reward for t in group.trajectories if t.reward is not None]
-        if known:
-            prompts[group.data_source].append(sum(known) / len(known))
-        missing[group.data_source] += len(group.trajectories) - len(known)
-        lengths[group.data_source] += [t.num_sampled for t in group.trajectories]
-        spans = [span for t in group.trajectories for row in t.rows for span in row.spans]
-        tokens += sum(span.num_tokens for span in spans)
-        other += sum(span.num_tokens for span in spans if span.version != version)
+    spans = [span for group in groups for t in group.trajectories for row in t.rows for span in row.spans]
+    tokens = sum(span.num_tokens for span in spans)
+    other = sum(span.num_tokens for span in spans if span.version != version)
     values = {"val-aux/missing_prompts": float(num_prompts - len(groups))}
     if other:
         log.warning("%d of %d held-out tokens were not sampled by version %s", other, tokens, label(version))
         values["val-aux/other_version_frac"] = other / tokens
-    for source, rewards in sorted(prompts.items()):
-        mean = sum(rewards) / len(rewards)
-        values[f"val-core/{source}/reward/mean@{group_size}"] = mean
-        values[f"val/test_score/{source}"] = mean
-    for source in sorted(lengths):
-        values[f"val-aux/{source}/response_length/mean"] = sum(lengths[source]) / max(len(lengths[source]), 1)
-        values[f"val-aux/{source}/without_reward"] = float(missing[source])
-    return values
-
-
-def held_out_score(values: dict[str, float]) -> float | None:
-    """One number of an evaluation: the mean over sources, None if nothing was scored."""
-    means = [value for name, value in values.items() if name.startswith("val-core/")]
-    return sum(means) / len(means) if means else None
+    prompts = [(group.data_source, group.trajectories) for group in groups]
+    return values | measure(prompts, group_size=group_size, pass_reward=pass_reward)
 
 
 def _states(counts: dict[str, int]) -> str:

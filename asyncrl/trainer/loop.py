@@ -27,9 +27,10 @@ import buffer.errors
 import weightsync.errors
 from asyncrl import waits
 from asyncrl.errors import AsyncrlError, FencedOut
+from asyncrl.metrics.held_out import held_out_score
 from asyncrl.trainer import batch as batches
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
-from asyncrl.trainer.evaluation import Evaluation, held_out_score
+from asyncrl.trainer.evaluation import Evaluation
 from asyncrl.trainer.export import export_policy
 from asyncrl.trainer.intake import Intake, NoGroups, StepGroups
 from asyncrl.trainer.lineage import Lineage
@@ -121,6 +122,7 @@ class _Run:
             parts.buffer,
             num_prompts=parts.heldout,
             group_size=config.eval.n,
+            pass_reward=config.eval.pass_reward,
             deadline_s=config.eval.deadline_s,
             samples_dir=parts.run_dir / "samples",
             num_samples=config.trainer.samples_per_eval,

@@ -4,8 +4,8 @@ A test names a case by its id, in its docstring, beside a parameter or in a comm
 finds it. So does a promise, which tests hold every implementation of a seam to (tests/support/*_promises.py).
 
 Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
-tokenizer B103 to B114, rewards B115 to B131, resume B159 to B169, redis B188 to B196, metrics B197 to B203, security
-B215 to B221.
+tokenizer B103 to B114, rewards B115 to B131, resume B159 to B169, config B170 to B177, redis B188 to B196, metrics B197
+to B203, security B215 to B221.
 """
 
 import ast
@@ -161,6 +161,14 @@ CASES = {
     "B167": "buffer of an earlier run reused",
     "B168": "progress skipped but version restored",
     "B169": "requested step absent",
+    "B170": "exponent without a dot is a string",
+    "B171": "words become booleans, zeros octal",
+    "B172": "unknown key ignored",
+    "B173": "key in the wrong section",
+    "B174": "duplicate keys",
+    "B175": "required option missing",
+    "B176": "fixed limit vs configured cadence",
+    "B177": "contradicting sizes",
     "B188": "blocking wait longer than the socket timeout",
     "B189": "server gone during a blocking pop",
     "B190": "cancelled command shifts replies",

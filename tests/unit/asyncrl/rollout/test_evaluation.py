@@ -51,7 +51,8 @@ async def scores_on(server: FakeServer, rows: list[PromptRow] = ROWS, **wanted: 
 async def test_rewards_are_averaged_by_source_and_failed_ones_are_counted_apart() -> None:
     with running_fake() as server:
         scores = await scores_on(server, num_samples=3)
-    assert dict(scores.mean_reward) == {"even": 0.0, "odd": 2.0}
+    rewards = [(source, [answer.reward for answer in answers]) for source, answers in scores.prompts]
+    assert rewards == [("even", [0.0, 0.0]), ("odd", [1.0, 1.0]), ("even", [None, None]), ("odd", [3.0, 3.0])]
     assert dict(scores.num_scored) == {"even": 2, "odd": 4}
     assert scores.num_unscored == 2
     assert sum(scores.finish_reasons.values()) == 8

@@ -23,3 +23,17 @@ def test_a_data_source_without_a_reward_is_refused_with_the_known_ones_and_the_k
         open_prompts(load(None, [files]).config, chat)
     train, _ = open_prompts(load(None, [files, f"rollout.reward.file={user_file}"]).config, chat)
     assert len(train) == 1
+
+
+def test_an_evaluation_may_take_the_first_held_out_prompts_alone(tmp_path: Path) -> None:
+    """eval.max_prompts; what is trained on is not touched, and asking for more than there are is no error."""
+    data = tmp_path / "a.jsonl"
+    rows = [{"prompt": f"q{i}", "ground_truth": "1", "data_source": "sort_digits"} for i in range(5)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chat = ChatTemplate.from_model_dir(make_model_dir(tmp_path / "model", "chatml"))
+    files = [f"data.train_files=[{data}]", f"data.val_files=[{data}]"]
+    for most, left in ((None, 5), (2, 2), (9, 5)):
+        train, held_out = open_prompts(load(None, [*files, f"eval.max_prompts={most or 'null'}"]).config, chat)
+        assert held_out is not None
+        assert (len(train), len(held_out)) == (5, left)
+        assert held_out[left - 1].messages[0]["content"] == f"q{left - 1}"

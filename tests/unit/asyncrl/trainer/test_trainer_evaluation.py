@@ -6,7 +6,8 @@ import threading
 import numpy as np
 import pytest
 
-from asyncrl.trainer.evaluation import Evaluation, held_out_score, scores
+from asyncrl.metrics.held_out import held_out_score
+from asyncrl.trainer.evaluation import Evaluation, scores
 from buffer import BufferConfig, Group, ReplayBuffer, Row, Span, Trajectory
 from buffer.answers import NotAdmitted
 from buffer.versions import pack
@@ -59,6 +60,7 @@ def evaluation(buffer, tmp_path, *, deadline_s=10.0, stop=None, num_prompts=3):
         buffer,
         num_prompts=num_prompts,
         group_size=1,
+        pass_reward=1.0,
         deadline_s=deadline_s,
         samples_dir=tmp_path / "samples",
         num_samples=1,
