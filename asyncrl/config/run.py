@@ -1,9 +1,9 @@
 """Sections of the run as a whole: run, schedule, metrics, cluster."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from asyncrl.config.section import Section
 
@@ -33,6 +33,11 @@ class ScheduleConfig(Section):
     """Training steps between two published versions. None: the mode's (1)."""
     shares_gpus: bool | None = None
     """Rollout and trainer take turns on the same devices. None: the mode's."""
+    lend_trainer_gpus: bool | None = None
+    """Where the trainer has devices of its own: `train` starts servers on them too, one for each inference.tp of its
+    ranks, which serve while it waits for groups, if the wait is long enough to pay for the switch, and give their
+    answers back as far as they are when it has a batch. Workers reach them at inference.host, which has to be an
+    address of the trainer's machine. Shared devices are always lent. None: the mode's (false)."""
 
 
 class MetricsConfig(Section):
@@ -47,9 +52,39 @@ class MetricsConfig(Section):
 class ClusterConfig(Section):
     """How processes are started, and what each may use."""
 
-    backend: Literal["local"] = "local"
-    """`local`: plain processes on this machine."""
+    backend: Literal["local", "ray"] = "local"
+    """`local`: plain processes on this machine. `ray`: processes on the machines of a Ray cluster, which needs
+    asyncrl[ray] on each, and a run.dir that they share."""
+    ray_address: str | None = Field(None, min_length=1)
+    """host:port of the Ray cluster's head; the command runs on a machine of the cluster. None: RAY_ADDRESS, or without
+    it a Ray cluster of this machine alone, for as long as the command runs."""
+    placement_timeout_s: float = Field(600.0, gt=0)
+    """Seconds to wait until a cluster has room for the processes, at the start and after a machine was lost. Then the
+    command leaves with exit code 75."""
+    silence_timeout_s: float = Field(120.0, gt=0)
+    """Seconds without an answer from a machine after which its processes count as dead. A machine that Ray itself
+    finds dead counts so at once."""
+    pass_env: tuple[str, ...] = (
+        "ASYNCRL_SERVER_KEY",
+        "HF_HOME",
+        "HF_HUB_OFFLINE",
+        "GLOO_*",
+        "NCCL_*",
+        "WANDB_*",
+    )
+    """Variables of the command's environment that processes on other machines are given, by name or pattern. All else
+    they have from their own machine. Redis's address is always given."""
     threads: int = Field(1, ge=1)
     """CPU threads of torch in each process. Two processes with spinning threads on one core cost ten times the time."""
     stop_timeout_s: float = Field(60.0, gt=0)
     """Seconds a process may take to stop when asked, before it is killed."""
+
+    @model_validator(mode="after")
+    def an_address_has_a_use(self) -> Self:
+        """Refuse the address of a cluster that would not be used."""
+        if self.ray_address is not None and self.backend == "local":
+            raise ValueError(
+                f"cluster.ray_address = {self.ray_address} has no effect with cluster.backend = local: everything "
+                "would run on this machine. Set cluster.backend to ray, or remove the address."
+            )
+        return self

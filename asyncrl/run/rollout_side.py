@@ -1,12 +1,15 @@
-"""The rollout side of one machine: a host per server and the workers, started, restarted and stopped in order."""
+"""The rollout side of one machine: a host per server and the workers, started, restarted and stopped in order.
+
+Beside a trainer it is one of three: all of it, where devices are shared; hosts of lent servers alone; or nothing.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.cluster import Child, LocalCluster
+from asyncrl.cluster import Child, Cluster, Seat
 from asyncrl.config import Config
-from asyncrl.errors import ProcessDied
+from asyncrl.errors import PreflightError, ProcessDied
 from asyncrl.placement import Placement
 from asyncrl.run.server_parts import teacher_name
 from asyncrl.run.signals import PREEMPTED
@@ -14,6 +17,40 @@ from asyncrl.run.teacher_places import ServedTeacher
 
 FOR_THE_USER = (2, 3, 4)
 """Exit codes of errors that a restart would repeat: configuration, data, machine, a server that cannot work."""
+
+
+def num_servers_beside_trainer(config: Config, num_teachers: int = 0) -> int:
+    """How many servers the trainer's machine places on the trainer's devices.
+
+    Raises:
+        PreflightError: its ranks have fewer devices than one server.
+    """
+    if config.plan.shares_gpus:
+        return config.inference.servers + num_teachers
+    if not config.plan.lend_trainer_gpus:
+        return 0
+    ranks, tp = config.trainer.parallel.world, config.inference.tp
+    if ranks < tp:
+        raise PreflightError(
+            f"schedule.lend_trainer_gpus: one server takes inference.tp = {tp} devices, and {ranks} trainer ranks have "
+            f"{ranks}: there is nothing to lend. Set it to false, or lower inference.tp."
+        )
+    return ranks // tp
+
+
+def side_beside_trainer(
+    config: Config,
+    cluster: Cluster,
+    config_file: Path,
+    placement: Placement,
+    teachers: Sequence[ServedTeacher] = (),
+) -> "RolloutSide | None":
+    """What `train` starts beside its ranks; not started yet. `placement`: of so many servers as said above."""
+    if config.plan.shares_gpus:
+        return RolloutSide(config, cluster, config_file, placement, teachers)
+    if config.plan.lend_trainer_gpus:
+        return RolloutSide(config, cluster, config_file, placement, only_lent=True)
+    return None
 
 
 class RolloutSide:
@@ -26,35 +63,46 @@ class RolloutSide:
     def __init__(
         self,
         config: Config,
-        cluster: LocalCluster,
+        cluster: Cluster,
         config_file: Path,
         placement: Placement,
         teachers: Sequence[ServedTeacher] = (),
+        *,
+        only_lent: bool = False,
     ) -> None:
         """Nothing is started yet.
 
         Args:
             placement: its servers are those of the policy, then the teachers.
             teachers: what `teacher_places.with_addresses` says is to be served here.
+            only_lent: servers on the devices of a trainer that has its own, and no worker. The run can do without
+                them: one that uses its restarts up is left out.
         """
         self._config, self._cluster, self._config_file = config, cluster, config_file
-        self._roles: dict[str, tuple[str, list[str], dict[str, str]]] = {}
-        for index, url in enumerate(config.inference.urls):
-            self._add("server-host", f"adopted-{index}", ["--index", str(index), "--url", url], ())
-        for index in range(config.inference.servers):
-            self._add("server-host", f"server-{index}", ["--index", str(index)], placement.servers[index])
-        for index, teacher in enumerate(teachers):
-            arguments = ["--index", str(index), "--url", teacher.url, "--model", str(teacher.path)]
-            devices = placement.servers[config.inference.servers + index]
-            self._add("teacher-server", teacher_name(index), arguments, devices)
-        for index in range(config.rollout.workers):
-            self._add("rollout-worker", f"worker-{index}", ["--index", str(index)], ())
+        self._only_lent = only_lent
+        self._roles: dict[str, tuple[str, list[str], Seat]] = {}
         self._children: dict[str, Child] = {}
         self._restarts = 0
+        if only_lent:
+            for index, devices in enumerate(placement.servers):
+                seat = Seat("servers", index, devices)
+                self._add("server-host", f"lent-{index}", ["--index", str(index), "--lent"], seat)
+            return
+        for index, url in enumerate(config.inference.urls):
+            self._add("server-host", f"adopted-{index}", ["--index", str(index), "--url", url], Seat("servers", index))
+        for index in range(config.inference.servers):
+            seat = Seat("servers", index, placement.servers[index])
+            self._add("server-host", f"server-{index}", ["--index", str(index)], seat)
+        for index, teacher in enumerate(teachers):
+            arguments = ["--index", str(index), "--url", teacher.url, "--model", str(teacher.path)]
+            number = config.inference.servers + index
+            seat = Seat("servers", number, placement.servers[number])
+            self._add("teacher-server", teacher_name(index), arguments, seat)
+        for index in range(config.rollout.workers):
+            self._add("rollout-worker", f"worker-{index}", ["--index", str(index)], Seat("workers", index))
 
-    def _add(self, role: str, name: str, arguments: list[str], devices: tuple[int, ...]) -> None:
-        env = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
-        self._roles[name] = (role, ["--config", str(self._config_file), *arguments], env)
+    def _add(self, role: str, name: str, arguments: list[str], seat: Seat) -> None:
+        self._roles[name] = (role, ["--config", str(self._config_file), *arguments], seat)
 
     def start(self) -> None:
         """Start every host and worker; they find each other through Redis, so the order does not matter."""
@@ -62,8 +110,8 @@ class RolloutSide:
             self._start(name)
 
     def _start(self, name: str) -> None:
-        role, arguments, env = self._roles[name]
-        self._children[name] = self._cluster.start(role, name, arguments, env)
+        role, arguments, seat = self._roles[name]
+        self._children[name] = self._cluster.start(role, name, arguments, seat=seat)
 
     def tend(self) -> list[str]:
         """Start again what has ended; returns what happened, for people.
@@ -78,7 +126,12 @@ class RolloutSide:
                 continue
             failure = child.failure()
             reason = failure.message if failure is not None else f"{name} ended by itself"
-            if code in FOR_THE_USER or self._restarts >= self._config.inference.max_restarts:
+            may_restart = self._restarts < self._config.inference.max_restarts
+            if self._only_lent and code not in FOR_THE_USER and not may_restart:
+                self._cluster.forget(self._children.pop(name))
+                happened.append(f"{reason}; its device is not lent any more, training goes on (log: {child.log})")
+                continue
+            if code in FOR_THE_USER or not may_restart:
                 error = ProcessDied(f"{reason} (log: {child.log})")
                 error.exit_code = code if code in FOR_THE_USER else ProcessDied.exit_code
                 raise error

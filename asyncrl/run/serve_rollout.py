@@ -8,16 +8,15 @@ import asyncio
 import logging
 
 from asyncrl import waits
-from asyncrl.cluster import CLUSTERS
+from asyncrl.cluster import Wanted
 from asyncrl.config import Config
 from asyncrl.load_config import LoadedConfig
 from asyncrl.metrics.console import RunView
-from asyncrl.placement import place
 from asyncrl.rollout.chat import ChatTemplate
-from asyncrl.run.connections import URL, open_buffer, redis_url
-from asyncrl.run.devices import num_devices
+from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
+from asyncrl.run.machines import open_cluster
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.signals import stop_event
 from asyncrl.run.teacher_places import with_addresses
@@ -39,20 +38,15 @@ def serve_rollout(loaded: LoadedConfig) -> int:
 
 async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     directory = config.run.directory / "rollout"
+    cluster = open_cluster(config, directory, url)
     config, teachers = with_addresses(config)
-    cluster = CLUSTERS[config.cluster.backend](
-        directory, {URL: url, **thread_limits(config)}, stop_timeout_s=config.cluster.stop_timeout_s
+    wanted = Wanted(
+        servers=config.inference.servers + len(teachers), tp=config.inference.tp, workers=config.rollout.workers
     )
-    placement = place(
-        ranks=0,
-        servers=config.inference.servers + len(teachers),
-        tp=config.inference.tp,
-        num_devices=num_devices(),
-        shares_devices=False,
-    )
-    side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)
     hurry = asyncio.Event()
-    stop = stop_event(at_once=cluster.kill, hurry=hurry)
+    stop = stop_event(at_once=cluster.kill, hurry=hurry)  # after Ray's own handlers
+    placement = await cluster.place(wanted)
+    side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)
     # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.
     mark = await waits.in_thread(buffer.stop_mark)
     side.start()
@@ -68,9 +62,3 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     finally:
         cluster.kill()
     return 0
-
-
-def thread_limits(config: Config) -> dict[str, str]:
-    """Environment of every child: more threads than cores make each other wait at barriers."""
-    threads = str(config.cluster.threads)
-    return {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"}

@@ -8,29 +8,28 @@ produces  restarts from the newest checkpoint;        unblocked by  their exits
 import asyncio
 import fcntl
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from asyncrl import waits
-from asyncrl.cluster import CLUSTERS, Child, Failure
+from asyncrl.cluster import Child, Failure, Seat, Wanted
 from asyncrl.config import Config
 from asyncrl.errors import AsyncrlError, ConfigError, FencedOut, PreflightError, ProcessDied, WaitTimeout
 from asyncrl.load_config import LoadedConfig, to_yaml
 from asyncrl.metrics.console import RunView
-from asyncrl.placement import Placement, place
+from asyncrl.placement import Placement
 from asyncrl.rollout.chat import ChatTemplate
-from asyncrl.run.connections import URL, open_buffer, redis_url
-from asyncrl.run.devices import num_devices
+from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
+from asyncrl.run.machines import open_cluster
 from asyncrl.run.outcome import read_outcome
 from asyncrl.run.progress import MetricsTail
-from asyncrl.run.rollout_side import RolloutSide
+from asyncrl.run.rollout_side import RolloutSide, num_servers_beside_trainer, side_beside_trainer
 from asyncrl.run.saved import has_checkpoints
-from asyncrl.run.serve_rollout import BEAT_S, thread_limits
+from asyncrl.run.serve_rollout import BEAT_S
 from asyncrl.run.signals import stop_event
 from asyncrl.run.teacher_places import with_addresses
 from buffer import ReplayBuffer
@@ -64,11 +63,7 @@ class Supervisor:
     def __init__(self, config: Config, url: str, buffer: ReplayBuffer, *, held_out: int) -> None:
         self._config, self._url, self._buffer, self._held_out = config, url, buffer, held_out
         self._directory = config.run.directory
-        self._cluster = CLUSTERS[config.cluster.backend](
-            self._directory / "logs",
-            {URL: url, **thread_limits(config)},
-            stop_timeout_s=config.cluster.stop_timeout_s,
-        )
+        self._cluster = open_cluster(config, self._directory / "logs", url)
         self._ranks: list[Child] = []
         self._restarts = 0
 
@@ -76,21 +71,23 @@ class Supervisor:
         """Supervise to the end."""
         plan = self._config.plan
         config, teachers = with_addresses(self._config) if plan.shares_gpus else (self._config, ())
-        placement = place(
-            ranks=config.trainer.parallel.world,
-            servers=config.inference.servers + len(teachers) if plan.shares_gpus else 0,
-            tp=config.inference.tp,
-            num_devices=num_devices(),
-            shares_devices=plan.shares_gpus,
+        stop = stop_event(at_once=self._cluster.kill)  # after Ray's own handlers
+        placement = await self._cluster.place(
+            Wanted(
+                ranks=config.trainer.parallel.world,
+                servers=num_servers_beside_trainer(config, len(teachers)),
+                tp=config.inference.tp,
+                workers=config.rollout.workers if plan.shares_gpus else 0,
+                shares_devices=plan.lends,
+            )
         )
         config_file = write_config(config, self._directory / "logs" / "config.json")
-        side = RolloutSide(config, self._cluster, config_file, placement, teachers) if plan.shares_gpus else None
-        stop = stop_event(at_once=self._cluster.kill)
+        side = side_beside_trainer(config, self._cluster, config_file, placement, teachers)
         try:
             with RunView(f"{config.run.name}: {config.mode}", total_steps=config.trainer.steps) as view:
                 if side is not None:
                     side.start()
-                self._start_ranks(config_file, placement, resume=resume)
+                await self._start_ranks(config_file, placement, resume=resume)
                 await self._watch(view, side, config_file, placement, stop)
                 finished = read_outcome(self._directory) == "finished"
                 report = await finish(config, self._url, self._buffer, finished=finished, view=view)
@@ -104,24 +101,21 @@ class Supervisor:
         print(report.path)
         return 0
 
-    def _start_ranks(self, config_file: Path, placement: Placement, *, resume: bool) -> None:
-        world = len(placement.ranks)
-        port = free_port() if world > 1 else 0
+    async def _start_ranks(self, config_file: Path, placement: Placement, *, resume: bool) -> None:
+        seats = [Seat("ranks", rank, devices) for rank, devices in enumerate(placement.ranks)]
+        address, port = await self._cluster.meeting_point(seats[0])
+        arguments = ["--config", str(config_file), "--held-out", str(self._held_out), *(["--resume"] if resume else [])]
+        together = {"WORLD_SIZE": str(len(seats)), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
         self._ranks = [
             self._cluster.start(
                 "trainer-rank",
-                f"rank-{rank}",
-                ["--config", str(config_file), "--held-out", str(self._held_out), *(["--resume"] if resume else [])],
-                {
-                    "RANK": str(rank),
-                    "WORLD_SIZE": str(world),
-                    "LOCAL_RANK": "0",
-                    "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port),
-                    "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
-                },
+                f"rank-{seat.index}",
+                arguments,
+                # Each sees its own device only, as the first.
+                {"RANK": str(seat.index), "LOCAL_RANK": "0", **together},
+                seat=seat,
             )
-            for rank, devices in enumerate(placement.ranks)
+            for seat in seats
         ]
 
     async def _watch(
@@ -161,7 +155,7 @@ class Supervisor:
             f"{failed.message}; all ranks go on from the newest checkpoint "
             f"({self._restarts} of {self._config.trainer.max_restarts} restarts)"
         )
-        self._start_ranks(config_file, placement, resume=True)
+        await self._start_ranks(config_file, placement, resume=True)
 
 
 def ended(failed: Failure, exit_code: int) -> AsyncrlError:
@@ -187,10 +181,3 @@ def only_trainer(directory: Path) -> Iterator[None]:
         file.write(str(os.getpid()))
         file.flush()
         yield
-
-
-def free_port() -> int:
-    """A TCP port of the loopback interface that nothing listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

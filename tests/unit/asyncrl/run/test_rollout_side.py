@@ -39,7 +39,7 @@ def side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RolloutSide:
         role = command[command.index("asyncrl.run") + 1]
         return real([sys.executable, "-c", PROGRAM, role], **options)  # type: ignore[call-overload]  # passed through
 
-    monkeypatch.setattr("asyncrl.cluster.subprocess.Popen", popen)
+    monkeypatch.setattr("asyncrl.cluster.local.subprocess.Popen", popen)
     processes = LocalCluster(tmp_path, {}, stop_timeout_s=60.0)
     return RolloutSide(Config(), processes, tmp_path / "config.json", Placement(ranks=(), servers=((),)))
 

@@ -1,0 +1,123 @@
+"""What runs on a machine of a cluster for its supervisor elsewhere: it starts the processes of one bundle there.
+
+They are processes of their own and not threads or calls of whatever runs the keeper: a role wants a main thread for its
+signals, ends with an exit code, may be killed alone, and must not take its keeper with it when it crashes. They die
+with the keeper, and so with the supervisor, who has it ended.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from asyncrl.cluster.local import LocalChild, free_port, start_child
+from asyncrl.errors import PreflightError
+
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A file that the supervisor wrote into the run directory: who reads the token there sees the same directory."""
+
+    path: str
+    token: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """A process to start.
+
+    Attributes:
+        env: declared for it, beside the machine's own. May hold secrets.
+        cwd: directory of the supervisor, which the process is started in where it exists.
+        log: path in the run directory.
+        first_device, num_devices: of the keeper's devices.
+    """
+
+    role: str
+    name: str
+    arguments: tuple[str, ...]
+    env: dict[str, str] = field(repr=False)
+    cwd: str
+    log: str
+    proof: Proof
+    first_device: int
+    num_devices: int
+
+
+class Keeper:
+    """Starts, signals and watches the processes of one bundle. Its methods are short: one call at a time."""
+
+    def __init__(self) -> None:
+        self._children: dict[str, LocalChild] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
+
+    def free_port(self, address: str) -> int:
+        """A TCP port of this machine's `address` that nothing listens on now."""
+        return free_port(address)
+
+    def start(self, order: Order) -> None:
+        """Start a process; why it could not be started is what `poll` answers."""
+        self._refused.pop(order.name, None)
+        try:
+            self._children[order.name] = _start(order)
+        except PreflightError as error:
+            self._refused[order.name] = (error.exit_code, str(error))
+
+    def poll(self, name: str) -> tuple[int, str] | None:
+        """Exit code and reason ("" if there is none) of a process that ended, None while it runs."""
+        if name in self._refused:
+            return self._refused[name]
+        child = self._children.get(name)
+        if child is None:
+            return 1, f"{name} was not started: its order did not arrive at {socket.gethostname()}"
+        code = child.exit_code()
+        if code is None:
+            return None
+        failure = child.failure()
+        return code, failure.message if failure is not None else ""
+
+    def send(self, name: str, number: int) -> None:
+        """Send a signal to a process, if it runs."""
+        if name in self._children:
+            self._children[name].send(signal.Signals(number))
+
+
+def _start(order: Order) -> LocalChild:
+    _require_shared(order.proof)
+    env = {**os.environ, **order.env, DEVICES: ",".join(_own_devices(order))}
+    log = Path(order.log)
+    with log.open("a") as file:
+        file.write(f"asyncrl: {order.name} on {socket.gethostname()}, Ray node {os.environ.get('RAY_NODE_ID', '?')}\n")
+    cwd = order.cwd if Path(order.cwd).is_dir() else None
+    return start_child(order.role, order.name, order.arguments, env, log, cwd=cwd)
+
+
+def _require_shared(proof: Proof) -> None:
+    try:
+        found = Path(proof.path).read_text()
+    except OSError as error:
+        found = str(error)
+    if found != proof.token:
+        raise PreflightError(
+            f"{socket.gethostname()} does not see the run directory: {proof.path}, written by the command, reads there "
+            f"as {found[:200]!r}. Logs, checkpoints and the handed-over configuration live in it: set run.dir to a "
+            "folder that all machines of the cluster share."
+        )
+
+
+def _own_devices(order: Order) -> Sequence[str]:
+    if order.num_devices == 0:
+        return ()
+    given = [device for device in os.environ.get(DEVICES, "").split(",") if device]
+    own = given[order.first_device : order.first_device + order.num_devices]
+    if len(own) < order.num_devices:
+        raise PreflightError(
+            f"{order.name} needs {order.num_devices} devices from number {order.first_device} on, and the cluster gave "
+            f"its place on {socket.gethostname()} {DEVICES}={','.join(given)!r}. Check the number of GPUs that this "
+            "machine offers the cluster."
+        )
+    return own

@@ -1,0 +1,151 @@
+"""The one door to Ray: its nodes, placement groups and actors as the machines of a RemoteCluster.
+
+A keeper is an actor in a bundle of a placement group, which Ray places again when its node dies. What is passed to an
+actor's methods is not shown by Ray's dashboard and logs, as a runtime environment would be; so secrets go that way.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from asyncrl.cluster.base import Launch
+from asyncrl.cluster.bundles import Bundle, BundleGroup
+from asyncrl.cluster.keeper import Keeper
+from asyncrl.cluster.remote import CallLost, KeeperLost, RemoteCluster, Unanswered
+from asyncrl.errors import PreflightError
+
+LOCAL = "local"
+"""Ray's word for a cluster of this machine alone, started for the command and ended with it."""
+
+
+@dataclass
+class _Reserved:
+    group: BundleGroup
+    placed: PlacementGroup
+
+
+class RayMachines:
+    """The nodes of a Ray cluster.
+
+    Args:
+        address: host:port of its head, or LOCAL.
+        run: namespace of the actors, for people who look at the cluster.
+    Raises:
+        PreflightError: nobody answers there, or refuses us.
+    """
+
+    def __init__(self, address: str, run: str) -> None:
+        try:
+            ray.init(
+                address,
+                namespace=f"asyncrl-{run}",
+                log_to_driver=False,  # children write their logs into the run directory
+                logging_level=logging.WARNING,
+                include_dashboard=False if address == LOCAL else None,
+            )
+        except (RayError, OSError, RuntimeError, ValueError) as error:
+            raise PreflightError(
+                f"no Ray cluster can be used at {address!r}: {error}. Start one with `ray start --head` on its first "
+                "machine and `ray start --address=HOST:6379` on the others, run this command on one of them, and give "
+                "the address as --ray-address, cluster.ray_address or RAY_ADDRESS; where it asks for a token, the file "
+                "of the head (~/.ray/auth_token) has to be on each."
+            ) from error
+        self._reserved: dict[str, _Reserved] = {}
+        self._actors: list[Any] = []
+
+    def addresses(self) -> tuple[str, ...]:
+        """See Machines."""
+        return tuple(dict.fromkeys(node["NodeManagerAddress"] for node in _living().values()))
+
+    def num_devices(self) -> int:
+        """See Machines."""
+        return sum(int(node["Resources"].get("GPU", 0)) for node in _living().values())
+
+    def reserve(self, groups: Sequence[BundleGroup]) -> None:
+        """See Machines."""
+        for name in list(self._reserved):
+            remove_placement_group(self._reserved.pop(name).placed)
+        for group in groups:
+            bundles = [_resources(group.bundle)] * group.count
+            self._reserved[group.name] = _Reserved(group, placement_group(bundles, strategy=group.strategy))
+
+    def lacking(self) -> str | None:
+        """See Machines."""
+        living = _living()
+        waiting = [
+            str(reserved.group)
+            for reserved in self._reserved.values()
+            if (table := placement_group_table(reserved.placed))["state"] != "CREATED"
+            or not set(table["bundles_to_node_id"].values()) <= set(living)
+        ]
+        if not waiting:
+            return None
+        free, whole = ray.available_resources(), ray.cluster_resources()
+        room = ", ".join(f"{free.get(name, 0):g} of {whole[name]:g} {name}" for name in ("CPU", "GPU") if name in whole)
+        return f"no room yet for {'; '.join(waiting)}; free on {len(living)} nodes: {room or 'nothing'}"
+
+    def address_of(self, group: str, bundle: int) -> str:
+        """See Machines."""
+        node = placement_group_table(self._reserved[group].placed)["bundles_to_node_id"][bundle]
+        return str(_living()[node]["NodeManagerAddress"])
+
+    def keeper(self, group: str, bundle: int) -> Any:
+        """See Machines."""
+        reserved = self._reserved[group]
+        actor = (
+            ray.remote(Keeper)
+            .options(
+                num_cpus=reserved.group.bundle.cpus,
+                num_gpus=reserved.group.bundle.devices,
+                max_restarts=0,  # what it started would not be there; the supervisor decides
+                scheduling_strategy=PlacementGroupSchedulingStrategy(reserved.placed, bundle),
+            )
+            .remote()
+        )
+        self._actors.append(actor)
+        return actor
+
+    def call(self, keeper: Any, method: str, *arguments: Any) -> Any:
+        """See Machines."""
+        return getattr(keeper, method).remote(*arguments)
+
+    def answer(self, call: Any) -> Any:
+        """See Machines."""
+        if not ray.wait([call], timeout=0)[0]:
+            raise Unanswered
+        try:
+            return ray.get(call)
+        except ActorUnavailableError as error:
+            raise CallLost from error
+        except RayTaskError:
+            raise  # a bug of the keeper
+        except RayError as error:
+            raise KeeperLost(" ".join(str(error).split())[:500]) from error
+
+    def close(self) -> None:
+        """See Machines."""
+        while self._actors:
+            ray.kill(self._actors.pop(), no_restart=True)
+        while self._reserved:
+            remove_placement_group(self._reserved.popitem()[1].placed)
+
+
+def _living() -> dict[str, dict[str, Any]]:
+    return {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+
+
+def _resources(bundle: Bundle) -> dict[str, float]:
+    return {"CPU": bundle.cpus, **({"GPU": bundle.devices} if bundle.devices else {})}
+
+
+def open_cluster(launch: Launch) -> RemoteCluster:
+    """The Ray cluster that the configuration or the environment names, or one of this machine alone."""
+    address = launch.config.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
+    return RemoteCluster(launch, RayMachines(address, launch.run))
