@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from asyncrl.config.checkpoint import CheckpointConfig
 from asyncrl.config.critic import CriticConfig
+from asyncrl.config.lora import LoraConfig
 from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
@@ -34,6 +35,7 @@ __all__ = [
     "DataConfig",
     "EvalConfig",
     "InferenceConfig",
+    "LoraConfig",
     "MetricsConfig",
     "ModelConfig",
     "ParallelConfig",
@@ -83,6 +85,8 @@ class Config(Section):
     """Objective."""
     actor: ActorConfig = ActorConfig()
     """Optimizer of the policy."""
+    lora: LoraConfig = LoraConfig()
+    """A low-rank adapter that is trained in place of the model's own weights."""
     critic: CriticConfig = CriticConfig()
     """The second model of algorithms that have a critic."""
     trainer: TrainerConfig = TrainerConfig()

@@ -75,6 +75,8 @@ async def _train(
         config.actor,
         arithmetic=config.model.dtype,
         offload_reference=config.model.offload_reference,
+        lora=config.lora,
+        seed=config.run.seed,
         temperature=config.rollout.temperature,
         steps=config.trainer.steps - config.critic.steps_before_policy,
         wire_dtype=manifest.dtypes,

@@ -114,6 +114,7 @@ def load_language_model(
     packing: bool | None = None,
     gradient_checkpointing: bool = False,
     offload: bool = False,
+    prepare: Callable[[PreTrainedModel], None] | None = None,
 ) -> LanguageModel:
     """Read a model directory into float32 master weights, on every rank its shard of them.
 
@@ -124,12 +125,15 @@ def load_language_model(
         packing: read packed rows (True) or padded ones; None: packed ones where the model can.
         gradient_checkpointing: recompute activations in the backward pass.
         offload: keep the weights in CPU memory between passes; those of ranks that share them come layer by layer.
+        prepare: what to do to the module before it is split and moved; it may put other layers in.
     Raises:
         ConfigError: the directory holds no causal language model that transformers can read, or one that cannot read
             packed rows and should.
     """
     module = read_model(path, gradient_checkpointing=gradient_checkpointing)
     is_packed = choose_packing(module, packing, key="actor.packing")
+    if prepare is not None:
+        prepare(module)
     if meshes is not None:
         # Moves layer by layer, so that no device ever holds the whole model.
         shard(module, meshes, arithmetic, offload=offload)

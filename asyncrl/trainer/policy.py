@@ -11,6 +11,7 @@ from asyncrl.algorithms import Algorithm
 from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.algorithms.corrections import mean_weight_of
 from asyncrl.algorithms.objective import policy_objective
+from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import NumericsError
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints
@@ -18,16 +19,16 @@ from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
-from asyncrl.trainer.model import LanguageModel, load_language_model
 from asyncrl.trainer.nonfinite import NonFiniteTokens
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
+from asyncrl.trainer.policy_models import PolicyModels, load_models
 from asyncrl.trainer.selection import select
 from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from asyncrl.trainer.teacher_scores import distance_to_top, looks_at_top
-from weightsync.shard import LocalShard, shards_of
+from weightsync.shard import LocalShard
 
 
 class PolicySettings(optim.Settings, Protocol):
@@ -74,8 +75,7 @@ class Policy:
 
     def __init__(
         self,
-        model: LanguageModel,
-        reference: LanguageModel | None,
+        models: PolicyModels,
         algorithm: Algorithm,
         settings: PolicySettings,
         *,
@@ -84,20 +84,19 @@ class Policy:
         wire_dtype: str | Mapping[str, str],
         ranks: Ranks,
     ) -> None:
-        """Take a model as it is.
+        """Take the models as they are.
 
         Args:
-            reference: frozen model of the KL term, or None.
             temperature: of sampling; logprobs are taken at it.
             steps: training steps of the whole run, for the course of the learning rate.
             wire_dtype: type of the weights that servers hold: one of all floats, or by tensor.
         """
-        self.model, self.algorithm, self.ranks = model, algorithm, ranks
-        self._reference, self._settings, self._temperature = reference, settings, temperature
+        self.model, self.weights, self.algorithm, self.ranks = models.model, models.weights, algorithm, ranks
+        self._reference, self._settings, self._temperature = models.reference, settings, temperature
         self._wire_dtype = wire_dtype
         total_steps = steps * settings.ppo_epochs * settings.ppo_mini_batches
         self.optimizer = optim.GuardedAdamW(self.parameters(), settings, section="actor", total_steps=total_steps)
-        self._passes = Passes(ranks, settings.micro_batch_tokens, model.device, is_packed=model.is_packed)
+        self._passes = Passes(ranks, settings.micro_batch_tokens, models.model.device, is_packed=models.model.is_packed)
 
     @classmethod
     def load(
@@ -112,37 +111,34 @@ class Policy:
         wire_dtype: str | Mapping[str, str],
         ranks: Ranks,
         offload_reference: bool = False,
+        lora: LoraConfig | None = None,
+        seed: int = 0,
     ) -> "Policy":
-        """Read the model directory `path`, twice if the algorithm compares with the reference model.
+        """Read the model directory `path`, twice if the algorithm compares with a reference model of its own.
 
         Args:
             offload_reference: keep the reference model in CPU memory between its passes.
+            lora: an adapter to train in place of all weights, if its rank is above 0; the reference is then the model
+                without it.
+            seed: of a new adapter.
         Raises:
             ConfigError: the directory holds no causal language model that transformers can read, or one that cannot
-                read packed rows and should.
+                read packed rows and should; or the adapter cannot be made or read.
         """
-        model = load_language_model(
+        models = load_models(
             path,
             arithmetic=arithmetic,
-            device=ranks.device,
-            meshes=ranks.meshes,
+            ranks=ranks,
+            wire_dtype=wire_dtype,
             packing=settings.packing,
             gradient_checkpointing=settings.gradient_checkpointing,
+            needs_reference=needs_reference(algorithm),
+            offload_reference=offload_reference,
+            lora=lora,
+            seed=seed,
         )
-        reference = None
-        if needs_reference(algorithm):
-            reference = load_language_model(
-                path,
-                arithmetic=arithmetic,
-                device=ranks.device,
-                meshes=ranks.meshes,
-                packing=model.is_packed,
-                offload=offload_reference,
-            )
-            reference.module.requires_grad_(False)
         return cls(
-            model,
-            reference,
+            models,
             algorithm,
             settings,
             temperature=temperature,
@@ -157,18 +153,16 @@ class Policy:
         return self.optimizer.steps
 
     def parameters(self) -> list[nn.Parameter]:
-        """Of the model; tied ones once."""
-        return list(self.model.module.parameters())
+        """Those that are trained; tied ones once."""
+        return list(self.named_parameters().values())
 
     def named_parameters(self) -> dict[str, nn.Parameter]:
-        """By the names that the checkpoint of the model has; tied ones once."""
-        return dict(self.model.module.named_parameters())
+        """Those that are trained, by their names in a checkpoint; tied ones once."""
+        return self.weights.trained()
 
     def shards(self) -> list[LocalShard]:
-        """This rank's part of the weights, as servers will hold them: parameters, and buffers that a checkpoint has."""
-        module, wire = self.model.module, self._wire_dtype
-        buffers = [] if isinstance(wire, str) else [(n, b) for n, b in module.named_buffers() if n in wire]
-        return shards_of([*module.named_parameters(), *buffers], wire)
+        """This rank's part of the weights, as servers will hold them. A collective where an adapter is sharded."""
+        return self.weights.shards(self._wire_dtype)
 
     def step(self, start: StartOfStep, advantages_N: Tensor, tally: Tally) -> None:
         """Train one batch: ppo_epochs passes of ppo_mini_batches optimizer steps. Every rank calls it together.
@@ -207,7 +201,7 @@ class Policy:
         def logprobs(micro: MicroBatch) -> Tensor:
             return reference.outputs(micro, temperature=self._temperature, entropy_has_gradient=False).logprobs_N
 
-        with reference.at_hand():
+        with self.weights.reference(reference):
             return self._passes.collect(batch, logprobs)
 
     def measured(self, batch: Batch, measure: Callable[[Tensor], Tensor]) -> Tensor:

@@ -1,7 +1,7 @@
 """A tiny model directory, and groups of trajectories whose logprobs some weights would have recorded."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +9,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from asyncrl.algorithms import resolve
-from asyncrl.config import ActorConfig, AlgorithmConfig
+from asyncrl.config import ActorConfig, AlgorithmConfig, LoraConfig
 from asyncrl.config.trainer import StarterModelConfig
 from asyncrl.starter.model import build_model, build_tokenizer, save
 from asyncrl.trainer.batch import Batch, build
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.parallel import OneRank, Ranks, mini_batches
 from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
@@ -103,23 +104,32 @@ def make_policy(
     *,
     steps: int = 10,
     offload_reference: bool = False,
+    arithmetic: Arithmetic = "float32",
+    lora_seed: int = 0,
     **settings: object,
 ) -> Policy:
-    """A policy that trains that model; `settings` with the prefix `algorithm_` go to the algorithm, others to actor."""
-    prefix = "algorithm_"
-    algorithm = {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
-    actor = ActorConfig(**{"lr": 1e-2, **{k: v for k, v in settings.items() if not k.startswith(prefix)}})  # type: ignore[arg-type]  # by name
+    """A policy that trains that model; `settings` with the prefix `algorithm_` go to the algorithm, those with `lora_`
+    to the adapter, others to actor."""
+    algorithm, lora = (_with_prefix(prefix, settings) for prefix in ("algorithm_", "lora_"))
+    own = {k: v for k, v in settings.items() if not k.startswith(("algorithm_", "lora_"))}
+    actor = ActorConfig(**{"lr": 1e-2, **own})  # type: ignore[arg-type]  # by name
     return Policy.load(
         model_dir,
         resolve(AlgorithmConfig(**algorithm), actor),  # type: ignore[arg-type]  # by name
         actor,
-        arithmetic="float32",
+        arithmetic=arithmetic,
         temperature=1.0,
         steps=steps,
         wire_dtype="bfloat16",
         ranks=ranks or OneRank(),
         offload_reference=offload_reference,
+        lora=LoraConfig(**lora),  # type: ignore[arg-type]  # by name
+        seed=lora_seed,
     )
+
+
+def _with_prefix(prefix: str, settings: Mapping[str, object]) -> dict[str, object]:
+    return {name.removeprefix(prefix): value for name, value in settings.items() if name.startswith(prefix)}
 
 
 def make_batch(policy: Policy, groups: Sequence[Group], num_mini_batches: int = 1, *, max_lag: int = 8) -> Batch:

@@ -13,6 +13,7 @@ from asyncrl.config import (
     Config,
     CriticConfig,
     EvalConfig,
+    LoraConfig,
     ModelConfig,
     RolloutConfig,
     RunConfig,
@@ -56,6 +57,7 @@ def make_config(directory: Path, model_dir: Path, *, mode: str = "separate_async
         weightsync=WeightsyncConfig(directory=str(directory / "parts")),
         algorithm=section(AlgorithmConfig, "algorithm"),
         actor=section(ActorConfig, "actor", lr=1e-3),
+        lora=section(LoraConfig, "lora"),
         critic=section(CriticConfig, "critic", lr=1e-3),
         trainer=TrainerConfig(
             **{
@@ -122,6 +124,8 @@ def start_trainer(
             steps=config.trainer.steps,
             wire_dtype=manifest.dtypes,
             ranks=ranks,
+            lora=config.lora,
+            seed=config.run.seed,
         )
         critic = load_critic(config, algorithm, ranks)
     log = open_log(url or str(directory / "log"), "toy")
