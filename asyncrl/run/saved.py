@@ -16,8 +16,8 @@ def has_checkpoints(config: Config) -> bool:
     return any(path.is_dir() for path in directory(config).glob("[0-9]*"))
 
 
-def describe_checkpoints(config: Config, *, verify: bool) -> list[dict[str, str]]:
-    """One row for each checkpoint, newest first: path, step, version, and "complete" or "damaged: ..."."""
+def describe_checkpoints(config: Config, *, verify: bool) -> list[dict[str, str | float | None]]:
+    """One row for each checkpoint, newest first, with the fields that `Checkpoints.describe` names."""
     from asyncrl.trainer.checkpoint import Checkpoints
 
     return Checkpoints(directory(config), config.trainer.checkpoint).describe(verify=verify)

@@ -1,38 +1,34 @@
-"""Checkpoints: written beside their place and renamed once, so that a name always stands for a complete one."""
+"""Checkpoints: written beside their place and renamed once, so that a name always stands for a complete one.
+
+copy (optional) -> each rank writes its file -> rank 0: state, manifest, rename -> what rests on it -> old ones go
+"""
 
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer import checkpoint_files as files
-from asyncrl.trainer.checkpoint_files import CheckpointName
+from asyncrl.trainer.agreement import Decision, done_by_rank0
+from asyncrl.trainer.checkpoint_files import TEMPORARY, CheckpointName
 from asyncrl.trainer.critic import Critic
 from asyncrl.trainer.critic_state import critic_pieces, restore_critic
-from asyncrl.trainer.parallel import Ranks
+from asyncrl.trainer.parallel import Channel
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.policy_state import pieces, restore
 from asyncrl.trainer.rank_files import Piece, RankFiles, rank_file, write
+from asyncrl.trainer.retention import Retention, Scores, delete_expired
+from asyncrl.trainer.state_copy import StateCopy
 
 log = logging.getLogger(__name__)
-
-TEMPORARY = ".tmp-"  # a sibling of the target, since a rename does not cross file systems
-
-
-class Retention(Protocol):
-    """The part of CheckpointConfig that says which checkpoints stay."""
-
-    @property
-    def keep_last(self) -> int: ...
-    @property
-    def keep_every(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +45,10 @@ def no_path_in_use() -> Collection[Path]:
     return ()
 
 
+def nothing_rests_on_it() -> None:
+    """Nobody waits for the checkpoint."""
+
+
 class Checkpoints:
     """The checkpoints of one run, in one directory that every rank reaches."""
 
@@ -61,37 +61,61 @@ class Checkpoints:
             in_use: directories that the log of versions names as anchors; they are not deleted.
         """
         self._directory, self._retention, self._in_use = directory, retention, in_use
+        self._copy = StateCopy()
+        self.scores = Scores()
+
+    def copy(self, policy: Policy, critic: Critic | None = None) -> Sequence[Piece]:
+        """Copy this rank's state, for a `save` beside training; it stays as it is until the next copy."""
+        return self._copy.fill(_pieces(policy, critic))
 
     def save(
         self,
         name: CheckpointName,
         policy: Policy,
         state: Mapping[str, Any],
-        ranks: Ranks,
+        ranks: Channel,
         *,
         critic: Critic | None = None,
+        copied: Iterable[Piece] | None = None,
+        then: Callable[[], None] = nothing_rests_on_it,
     ) -> Path:
         """Write a checkpoint; every rank calls it together, rank 0 with the state.
 
         A checkpoint of this name that is sound already is left as it is.
+        Args:
+            copied: of the last `copy`; None: what policy and critic hold, which must not change meanwhile.
+            then: called on rank 0 once the checkpoint is there, before older ones are deleted.
         Raises:
             CheckpointError: on every rank, if one of them could not write. The temporary directory is removed and
                 older checkpoints are as they were.
+            RankZeroEnded: on the other ranks, if rank 0 raised, or `then` did.
         """
         target = self._directory / str(name)
         temporary = self._begin(target, ranks)
-        if temporary is None:
-            return target
-        own = pieces(policy) if critic is None else chain(pieces(policy), critic_pieces(critic))
-        report = msgpack.packb(self._write_rank(temporary, own, ranks))
-        reports = ranks.gather(report)
-        outcome = "" if reports is None else self._finish(temporary, target, state, list(map(msgpack.unpackb, reports)))
-        outcome = ranks.broadcast(outcome.encode() if ranks.rank == 0 else None).decode()
-        if outcome:
-            raise CheckpointError(outcome)
-        if ranks.rank == 0:
-            self._delete_expired()
+        reports: list[bytes] | None = []
+        if temporary is not None:
+            own = _pieces(policy, critic) if copied is None else copied
+            reports = ranks.gather(msgpack.packb(_write_rank(temporary, own, ranks.rank)))
+
+        def complete() -> Decision:
+            failed = ""
+            if temporary is not None:
+                whole = {**state, **policy.weights.facts()}
+                failed = self._finish(temporary, target, whole, [msgpack.unpackb(blob) for blob in reports or ()])
+            if not failed:
+                then()
+                self._delete_expired()
+            return {"failed": failed}
+
+        if failed := done_by_rank0(ranks, complete)["failed"]:
+            raise CheckpointError(failed)
         return target
+
+    def score(self, name: CheckpointName, score: float | None) -> None:
+        """Note the held-out score of a checkpoint, written or still to be; None: it gets none. On rank 0."""
+        self.scores.note(name, score)
+        if self._directory.is_dir():
+            self._delete_expired()
 
     def newest(self) -> Saved | None:
         """The newest complete checkpoint, every byte verified; None if there is none at all.
@@ -115,6 +139,29 @@ class Checkpoints:
             )
         return None
 
+    def named(self, text: str) -> Saved:
+        """One checkpoint by its name or its step (the newest branch's), every byte verified.
+
+        Raises:
+            CheckpointError: there is none of this name, or it is damaged.
+        """
+        found = files.listed(self._directory)
+        chosen = [(name, path) for name, path in found if text in (str(name), str(name.step))]
+        if not chosen:
+            there = ", ".join(str(name) for name, _ in found) or "none"
+            raise CheckpointError(f"{self._directory} holds no checkpoint {text!r}; there are: {there}.")
+        return _sound(*chosen[-1])
+
+    def best(self) -> Saved | None:
+        """The sound checkpoint with the highest held-out score, the newest of equal ones; None if none has a score."""
+        scored = [(files.read_score(path), name, path) for name, path in files.listed(self._directory)]
+        for _, name, path in sorted([(s, n, p) for s, n, p in scored if s is not None], reverse=True):
+            wrong = files.problem(path, hashes=True)
+            if not wrong:
+                return Saved(path, name, files.read_state(path))
+            log.warning("checkpoint %s is damaged: %s. The next best one is used instead.", path, wrong)
+        return None
+
     def saved_at(self, path: str, state: Mapping[str, Any]) -> Saved:
         """A checkpoint that rank 0 chose, as the other ranks see it."""
         name = CheckpointName.parse(Path(path).name)
@@ -127,31 +174,38 @@ class Checkpoints:
         Raises:
             CheckpointError: it is of another model, or has no critic.
         """
+        policy.weights.require_alike(saved.state)
         with RankFiles(saved.path) as stored:
             restore(policy, stored, int(saved.state["optimizer_steps"]))
             if critic is not None:
                 restore_critic(critic, stored, saved.state)
 
-    def describe(self, *, verify: bool) -> list[dict[str, str]]:
-        """One row for each checkpoint, newest first: path, step, version, state ("complete" or "damaged: ...").
+    def describe(self, *, verify: bool) -> list[dict[str, str | float | None]]:
+        """One row for each checkpoint, newest first: path, step, version, bytes, world (ranks that wrote it), age_s,
+        score (None without one), state ("complete" or "damaged: ..."); bytes and world are None of a damaged one.
 
         Args:
             verify: read every byte; otherwise only sizes are compared.
         """
-        rows = []
+        rows: list[dict[str, str | float | None]] = []
         for name, path in reversed(files.listed(self._directory)):
             wrong = files.problem(path, hashes=verify)
+            num_bytes, world = (None, None) if wrong else files.size_of(path)
             rows.append(
                 {
                     "path": str(path),
                     "step": str(name.step),
                     "version": f"{name.branch}.{name.number}",
+                    "bytes": num_bytes,
+                    "world": world,
+                    "age_s": round(time.time() - files.written_s(path), 1),
+                    "score": files.read_score(path),
                     "state": f"damaged: {wrong}" if wrong else "complete",
                 }
             )
         return rows
 
-    def _begin(self, target: Path, ranks: Ranks) -> Path | None:
+    def _begin(self, target: Path, ranks: Channel) -> Path | None:
         """The temporary directory for all ranks, or None if the checkpoint is there already."""
         choice = b""
         if ranks.rank == 0 and not self._is_sound(target):
@@ -168,14 +222,6 @@ class Checkpoints:
 
     def _is_sound(self, target: Path) -> bool:
         return target.is_dir() and not files.problem(target, hashes=False)
-
-    def _write_rank(self, temporary: Path, own: Iterable[Piece], ranks: Ranks) -> dict[str, Any]:
-        path = rank_file(temporary, ranks.rank)
-        try:
-            write(path, own)
-            return {"name": path.name, "bytes": path.stat().st_size, "blake3": files.hash_file(path)}
-        except OSError as error:
-            return {"error": f"rank {ranks.rank} could not write {path}: {error}"}
 
     def _finish(self, temporary: Path, target: Path, state: Mapping[str, Any], reports: list[dict[str, Any]]) -> str:
         """Complete and rename what all ranks wrote; returns what went wrong, or nothing."""
@@ -199,16 +245,31 @@ class Checkpoints:
         )
 
     def _delete_expired(self) -> None:
-        sound = [(name, path) for name, path in files.listed(self._directory) if self._is_sound(path)]
-        named = {path.resolve() for path in self._in_use()}
-        in_use = [name for name, path in sound if path.resolve() in named]
-        retention = self._retention
-        gone = files.expired([name for name, _ in sound], retention.keep_last, retention.keep_every, in_use)
-        for name, path in sound:
-            if name in gone:
-                # Renamed first: a deletion that is cut short must not leave half a checkpoint under its name.
-                doomed = path.rename(path.with_name(f"{TEMPORARY}old-{path.name}"))
-                shutil.rmtree(doomed, ignore_errors=True)
+        try:
+            delete_expired(self._directory, self._retention, self._in_use(), self.scores.settle(self._directory))
+        except OSError as error:
+            log.warning("old checkpoints were not deleted: %s; the next checkpoint tries again", error)
+
+
+def _pieces(policy: Policy, critic: Critic | None) -> Iterator[Piece]:
+    yield from pieces(policy) if critic is None else chain(pieces(policy), critic_pieces(critic))
+
+
+def _write_rank(temporary: Path, own: Iterable[Piece], rank: int) -> dict[str, Any]:
+    path = rank_file(temporary, rank)
+    try:
+        num_bytes, digest = write(path, own)
+    except Exception as error:  # whatever it is, the others wait for this report, and the loop judges it
+        log.warning("rank %d could not write %s", rank, path, exc_info=not isinstance(error, OSError))
+        return {"error": f"rank {rank} could not write {path}: {error}"}
+    return {"name": path.name, "bytes": num_bytes, "blake3": digest}
+
+
+def _sound(name: CheckpointName, path: Path) -> Saved:
+    wrong = files.problem(path, hashes=True)
+    if wrong:
+        raise CheckpointError(f"Checkpoint {path} is damaged: {wrong}. Choose another one.")
+    return Saved(path, name, files.read_state(path))
 
 
 def _free_bytes(directory: Path) -> str:

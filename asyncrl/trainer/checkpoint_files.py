@@ -1,9 +1,10 @@
-"""A checkpoint as a directory: its name, its manifest of sizes and hashes, whether it is sound, and which may go."""
+"""A checkpoint as a directory: its name, its manifest of sizes and hashes, its score, and whether it is sound."""
 
 import json
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,15 @@ from blake3 import blake3
 
 from asyncrl.errors import CheckpointError
 
+log = logging.getLogger(__name__)
+
 FORMAT = 1
 STATE = "state.json"
 MANIFEST = "manifest.json"
+SCORE = "score.json"
+TEMPORARY = ".tmp-"
+"""Begins the name of what is not complete, or on its way out: a sibling of the checkpoints, since a rename does not
+cross file systems."""
 _NAME = re.compile(r"([0-9]+)\.([0-9]+)-step([0-9]+)", re.ASCII)
 _REMEDY = "Resume with the version of asyncrl that wrote it."
 
@@ -99,22 +106,34 @@ def read_state(directory: Path) -> dict[str, Any]:
     return state
 
 
-def expired(
-    complete: Sequence[CheckpointName], keep_last: int, keep_every: int | None, in_use: Iterable[CheckpointName] = ()
-) -> list[CheckpointName]:
-    """Which complete checkpoints may be deleted.
+def size_of(directory: Path) -> tuple[int, int]:
+    """Bytes of a sound checkpoint, and the number of ranks that wrote it."""
+    files = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))["files"]
+    return sum(entry["bytes"] for entry in files.values()), sum(name.startswith("rank-") for name in files)
 
-    Args:
-        complete: those that are sound; broken ones count for nothing and are not ours to judge.
-        keep_last: newest ones that stay.
-        keep_every: those at a multiple of this step stay.
-        in_use: others that stay, whatever their age.
-    """
-    ordered = sorted(complete)
-    kept = {*ordered[-keep_last:], *in_use}
-    if keep_every is not None:
-        kept.update(name for name in ordered if name.step % keep_every == 0)
-    return [name for name in ordered if name not in kept]
+
+def written_s(directory: Path) -> float:
+    """When a checkpoint was completed, in seconds since the epoch; of a damaged one, when its directory changed."""
+    manifest = directory / MANIFEST
+    return (manifest if manifest.exists() else directory).stat().st_mtime
+
+
+def write_score(directory: Path, score: float) -> None:
+    """Note the held-out score of a checkpoint inside it. It is no part of what was saved, hence not in the manifest."""
+    partial = directory / f"{SCORE}.partial"
+    _write_durably(partial, json.dumps({"score": score}))
+    partial.rename(directory / SCORE)
+
+
+def read_score(directory: Path) -> float | None:
+    """What write_score wrote; None without one, or, with a warning, if it cannot be read: a run goes on without it."""
+    try:
+        return float(json.loads((directory / SCORE).read_text(encoding="utf-8"))["score"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("the score of %s cannot be read (%s); it counts as not scored", directory, error)
+        return None
 
 
 def sync_directory(path: Path) -> None:

@@ -52,10 +52,11 @@ class StepGroups:
 
 @dataclass(frozen=True)
 class NoGroups:
-    """Why there are none now. `answer_needs`: a server asks for an anchor; `publish`: head is behind what is trained,
-    and groups in flight may be waiting for it; `timeout`, `no_signal`: `error` says of what."""
+    """Why there are none now. `lend`: the wait is worth lending the devices; `answer_needs`: a server asks for an
+    anchor; `publish`: head is behind what is trained, and groups in flight may be waiting for it; `timeout`,
+    `no_signal`: `error` says of what."""
 
-    reason: Literal["save", "stop", "answer_needs", "publish", "timeout", "no_signal"]
+    reason: Literal["save", "stop", "lend", "answer_needs", "publish", "timeout", "no_signal"]
     error: WaitTimeout | DataError | None = None
 
 
@@ -63,10 +64,21 @@ class Intake:
     """Brings one step's groups after the other. Every rank calls `next` together."""
 
     def __init__(
-        self, parts: TrainerParts, lineage: Lineage, stop: threading.Event, is_publishing: Callable[[], bool]
+        self,
+        parts: TrainerParts,
+        lineage: Lineage,
+        stop: threading.Event,
+        is_publishing: Callable[[], bool],
+        pays_to_lend: Callable[[int], bool],
     ) -> None:
-        """`is_publishing`: whether a version is on its way, so that head and needs are not looked at yet."""
+        """Take what a wait depends on.
+
+        Args:
+            is_publishing: whether a version is on its way, so that head and needs are not looked at yet.
+            pays_to_lend: whether the devices should be lent while so many groups are missing; asked on rank 0.
+        """
         self._parts, self._lineage, self._stop, self._is_publishing = parts, lineage, stop, is_publishing
+        self._pays_to_lend = pays_to_lend
         self._buffer, self._ranks = parts.buffer, parts.collective
         self._sweeper = Sweeper(parts.buffer)
         self._signals = Signals(
@@ -79,11 +91,11 @@ class Intake:
         self._no_answer_before_s = 0.0
         self._no_publish_before_s = 0.0
 
-    async def next(self, *, can_free_bytes: bool) -> StepGroups | NoGroups:
+    async def next(self, *, can_free_bytes: Callable[[], bool]) -> StepGroups | NoGroups:
         """The groups of the step after the one that is finished.
 
         Args:
-            can_free_bytes: a checkpoint now would free trained groups.
+            can_free_bytes: whether a checkpoint now would free trained groups; asked on rank 0.
         Raises:
             Fenced, Behind: see `buffer.errors`; on rank 0, and the other ranks end with it.
         """
@@ -105,7 +117,7 @@ class Intake:
                 left, self._left = self._left, []
                 return StepGroups(groups, decision["mini_batches"], entries, left)
 
-    async def _lease(self, start_s: float, can_free_bytes: bool) -> Decision:
+    async def _lease(self, start_s: float, can_free_bytes: Callable[[], bool]) -> Decision:
         """Rank 0's decision: the plan of a batch, or why there is none."""
         name = FRESH
         while True:
@@ -126,7 +138,7 @@ class Intake:
                 return decision
             name = STALE if name == FRESH else FRESH
 
-    def _attempt(self, can_free_bytes: bool, *, waits_for_stale: bool) -> Decision | None:
+    def _attempt(self, can_free_bytes: Callable[[], bool], *, waits_for_stale: bool) -> Decision | None:
         if self._stop.is_set() or self._buffer.stopped():
             if isinstance(self._early, Leased):  # so that it is not held against them that their trainer went
                 self._buffer.give_back(self._lineage.branch, [entry.ordinal for entry in self._early.entries])
@@ -140,13 +152,15 @@ class Intake:
         self._not_ready = answer
         if why := self._signals.missing():
             return {"do": "no_signal", "why": why}
-        if answer.bytes_refused and can_free_bytes:
+        if answer.bytes_refused and can_free_bytes():
             return {"do": "save"}
         if not self._is_publishing():
             if self._answers_needs():
                 return {"do": "answer_needs"}
             if self._head_is_behind():
                 return {"do": "publish"}
+        if self._pays_to_lend(answer.num_missing):
+            return {"do": "lend"}
         self._sweeper.sweep()
         return {"do": "rename"} if bool(answer.waiting_for) != waits_for_stale else None
 

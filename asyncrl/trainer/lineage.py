@@ -1,5 +1,6 @@
 """Where this trainer stands in the tree of versions, and what it knows of the weights behind each token."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ class Lineage:
     Attributes:
         forks: branch -> (its parent, the number at which it left it), of every branch that groups may come from.
         digests: packed version -> digest of its weights, as this lineage published them or was told by the log.
+        spent_before_s: seconds of training up to the checkpoint that this trainer began from.
     """
 
     branch: int
@@ -24,6 +26,12 @@ class Lineage:
     step: int
     forks: Forks = field(default_factory=dict)
     digests: dict[int, int] = field(default_factory=dict)
+    spent_before_s: float = 0.0
+    _began_s: float = field(default_factory=time.monotonic)
+
+    def spent_s(self) -> float:
+        """Seconds of training along this lineage; what was trained behind a checkpoint and lost is not in it."""
+        return self.spent_before_s + time.monotonic() - self._began_s
 
     @property
     def version(self) -> int:

@@ -5,7 +5,7 @@
   take over -> publish -> [evaluate] -> lease -> fetch -> step -> publish -> advance -+-> publish -> checkpoint
   (recover, claim)                        |                       (begin)             |   -> evaluate -> export
                                           | buffer full                checkpoint <---+
-                                          +-----> checkpoint            every N steps
+                                          +-----> checkpoint            every N steps, written beside the next ones
 
 consumes  groups, from buffer             waits for     groups_per_step fresh groups
                                           unblocked by  rollout.worker, put
@@ -20,65 +20,54 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Literal
 
 import buffer.errors
 import weightsync.errors
 from asyncrl import waits
-from asyncrl.errors import AsyncrlError, FencedOut
+from asyncrl.errors import FencedOut
 from asyncrl.metrics.held_out import held_out_score
 from asyncrl.trainer import batch as batches
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
+from asyncrl.trainer.at_hand import WorkAtHand
+from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.evaluation import Evaluation
 from asyncrl.trainer.export import export_policy
 from asyncrl.trainer.intake import Intake, NoGroups, StepGroups
+from asyncrl.trainer.limits import Limits, Reached
 from asyncrl.trainer.lineage import Lineage
+from asyncrl.trainer.loans import Loans
 from asyncrl.trainer.measure import measure
+from asyncrl.trainer.outcome import EndedBy, LedgerBehind, Outcome
 from asyncrl.trainer.parts import TrainerParts
 from asyncrl.trainer.publishing import Publishing
 from asyncrl.trainer.randomness import seed_step
 from asyncrl.trainer.reporting import Reporting
 from asyncrl.trainer.saving import Saver
 from asyncrl.trainer.takeover import take_over
-from buffer.versions import label
+from buffer.versions import label, unpack
 
-__all__ = ["Outcome", "TrainerParts", "TrainingLoop"]
+__all__ = ["LedgerBehind", "Outcome", "TrainerParts", "TrainingLoop"]
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How the loop ended.
+class TrainingLoop:
+    """Runs one rank from its start to its end.
 
     Attributes:
-        reason: finished, or stopped in good order: a resume goes on from here.
-        version: packed; the last one that was trained.
-        facts: numbers for the summary; on rank 0.
+        at_hand: what it computes and holds, for a stop in a hurry.
     """
-
-    reason: Literal["finished", "stopped"]
-    step: int
-    version: int
-    facts: dict[str, float | str] = field(default_factory=dict)
-
-
-class LedgerBehind(AsyncrlError):
-    """Redis lost its latest writes; a new start from the newest checkpoint opens a new branch and goes on."""
-
-
-class TrainingLoop:
-    """Runs one rank from its start to its end."""
 
     def __init__(self, parts: TrainerParts) -> None:
         """Take the parts; nothing happens before `run`."""
         self._parts = parts
         self._ranks = parts.collective
         self._config = parts.config
+        self.at_hand = WorkAtHand()
 
     async def run(self, *, resume: bool, stop: threading.Event) -> Outcome:
-        """Train until trainer.steps are done or a stop is asked for, by `stop` or in the run record.
+        """Train until a limit of the run is reached or a stop is asked for, by `stop` or in the run record.
 
         Args:
             resume: go on from the newest checkpoint, if there is one.
@@ -92,12 +81,13 @@ class TrainingLoop:
         """
         try:
             lineage = await take_over(self._parts, resume=resume)
-            run = _Run(self._parts, lineage, stop)
+            run = _Run(self._parts, lineage, stop, self.at_hand)
             async with _heartbeat(run.reporting, self._ranks.rank == 0):
                 try:
                     return await run.go()
                 except Exception:
                     await run.publishing.leave()
+                    await run.saver.leave()
                     raise
         except (buffer.errors.Fenced, weightsync.errors.Fenced) as error:
             raise FencedOut(
@@ -111,12 +101,16 @@ class TrainingLoop:
 class _Run:
     """One run on one branch: the helpers that share its lineage, and the loop over steps."""
 
-    def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event) -> None:
+    def __init__(self, parts: TrainerParts, lineage: Lineage, stop: threading.Event, at_hand: WorkAtHand) -> None:
         config = parts.config
         self.parts, self.config, self.ranks, self.lineage, self.stop = parts, config, parts.collective, lineage, stop
         self.publishing = Publishing(parts, lineage, stop)
-        self.intake = Intake(parts, lineage, stop, lambda: self.publishing.is_under_way)
+        self.loans = Loans(parts)
+        self.intake = Intake(parts, lineage, stop, lambda: self.publishing.is_under_way, self.loans.pays)
         self.saver = Saver(parts, lineage)
+        self.limits = Limits(config.trainer, lineage, parts.collective)
+        self.at_hand = at_hand
+        at_hand.open(lineage.branch, self.saver)
         self.reporting = Reporting(parts, lineage)
         self.evaluation = Evaluation(
             parts.buffer,
@@ -133,6 +127,7 @@ class _Run:
 
     async def go(self) -> Outcome:
         """From the first version of the branch to the end."""
+        await self.loans.begin()
         await self.publishing.publish()
         await self.publishing.advance()
         values: dict[str, float] = {}
@@ -141,39 +136,43 @@ class _Run:
             values = await self.evaluate("before")
         self.write(values | self.publishing.drain())
         self.reporting.begin()
-        while self.lineage.step < self.config.trainer.steps:
+        while (reached := await self.limits.reached()) is None:
             await self.publishing.ensure_head(max_lag=self.config.plan.limit)
-            groups = await self.intake.next(can_free_bytes=self.saver.has_news)
+            groups = await self.intake.next(can_free_bytes=lambda: self.saver.frees_bytes)
             if isinstance(groups, StepGroups):
+                self.at_hand.step_begins([entry.ordinal for entry in groups.entries])
                 await self.train(groups)
                 await self.saver.save_if_due()
             elif await self.without_groups(groups):
                 await self.publishing.settle()
-                return self.outcome("stopped")
-        return await self.finish()
+                await self.loans.lend()  # workers that stop too finish what they can
+                return self.outcome("stopped", "stop")
+        return await self.finish(reached)
 
     async def train(self, groups: StepGroups) -> None:
         """One step, and the version it makes if it is the last of one."""
         seed_step(self.config.run.seed, self.lineage.step)
-        async with self.parts.gpus.for_training():
-            # Rank 0 asked for the devices of all ranks, and gives them back when all are done.
-            await self.together()
+        async with self.loans.for_training():
+            await self.together()  # rank 0 took the devices of all ranks back
             with self.reporting.watches.watch("batch"):
                 batch = self.build(groups)
             with self.reporting.watches.watch("update_actor"):
                 tally = self.parts.learner.step(batch)
             await self.together()
+        await self.loans.offer()
         measure(batch, tally)
         self.lineage.step += 1
         self.steps_since_version += 1
         self.saver.trained({entry.ordinal for entry in groups.entries})
-        others = self.saver.drain_gauges()
+        self.at_hand.step_ended()
+        others = self.saver.drain() | self.loans.drain()
         if self.lineage.step % self.config.plan.steps_per_version == 0:
             await self.next_version()
             every = self.config.eval.every_versions
             is_last = self.lineage.step >= self.config.trainer.steps
-            if every and self.lineage.number % every == 0 and not is_last:
+            if every and self.parts.heldout and self.lineage.number % every == 0 and not is_last:
                 await self.publishing.settle()
+                self.saver.to_be_scored()
                 others |= await self.evaluate(f"version-{label(self.lineage.version)}")
         others |= self.publishing.drain()
         num_tokens = [sum(entry.tokens) for entry in groups.entries]
@@ -199,6 +198,9 @@ class _Run:
 
     async def without_groups(self, answer: NoGroups) -> bool:
         """Do what has to be done instead of a step; returns whether the run stops."""
+        if answer.reason == "lend":
+            await self.loans.lend()
+            return False
         if answer.reason == "answer_needs":
             await self.publishing.answer_needs()
             return False
@@ -213,21 +215,22 @@ class _Run:
             raise answer.error
         return answer.reason == "stop"
 
-    async def finish(self) -> Outcome:
+    async def finish(self, reached: Reached) -> Outcome:
         """The last version, a checkpoint of it, its score, and its weights for others."""
         if self.steps_since_version:
             await self.next_version()  # a short one, so that servers get its steps, too
+        await self.loans.lend()  # the last version is for servers that sleep, too
         await self.saver.save()
         await self.publishing.ensure_head(max_lag=0)
         await self.publishing.settle()  # head goes before the anchor, the pruning and the report
-        self.write(self.saver.drain_gauges() | self.publishing.drain() | await self.evaluate("after"))
+        self.write(self.saver.drain() | self.publishing.drain() | await self.evaluate("after"))
         if await self.stop_asked():
-            return self.outcome("stopped")
+            return self.outcome("stopped", "stop")
         target, version = self.parts.run_dir / "export", label(self.lineage.version)
         await waits.blocking(
             "trainer exports", export_policy, self.parts.policy, self.config, target, version, self.ranks
         )
-        return self.outcome("finished")
+        return self.outcome("finished", reached)
 
     async def next_version(self) -> None:
         """Publish what was trained as the next version, and let the workers start the groups of the one after it."""
@@ -246,20 +249,29 @@ class _Run:
 
     async def evaluate(self, name: str) -> dict[str, float]:
         """Held-out metrics of the trained version; only rank 0 has them, the others wait for its next decision."""
-        if self.ranks.rank != 0 or self.parts.heldout == 0:
+        if self.parts.heldout == 0:
             return {}
-        values = await self.evaluation.run(self.lineage.version, name)
+        async with self.loans.for_evaluation():
+            if self.ranks.rank != 0:
+                return {}
+            values = await self.evaluation.run(self.lineage.version, name)
         score = held_out_score(values)
+        self.scored(self.lineage.version, self.lineage.step, score)
         if score is not None and name in ("before", "after"):
             self.facts[f"heldout_{name}"] = score
         return values
+
+    def scored(self, version: int, step: int, score: float | None) -> None:
+        """The evaluation of a version, which that step made, came to a score; None: it was left out. On rank 0."""
+        self.limits.scored(score)
+        self.saver.scored(CheckpointName(*unpack(version), step), score)
 
     def write(self, values: dict[str, float]) -> None:
         """A line of its own for what is measured between steps."""
         if values:
             self.reporting.write(values)
 
-    def outcome(self, reason: Literal["finished", "stopped"]) -> Outcome:
+    def outcome(self, reason: Literal["finished", "stopped"], ended_by: EndedBy) -> Outcome:
         """The end, with its numbers."""
         facts = {
             **self.facts,
@@ -269,7 +281,7 @@ class _Run:
             "checkpoints": float(self.saver.num_saved),
             "checkpoint_failures": float(self.saver.num_failed),
         }
-        return Outcome(reason, self.lineage.step, self.lineage.version, facts)
+        return Outcome(reason, ended_by, self.lineage.step, self.lineage.version, facts)
 
 
 @contextlib.asynccontextmanager

@@ -33,6 +33,7 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
         parts.learner.restore(saved.state)
         lineage.number, lineage.step = saved.name.number, saved.name.step
         lineage.digests = digests_from_json(saved.state["digests"])
+        lineage.spent_before_s = float(saved.state.get("spent_s", 0.0))
         ledger = _ledger_of(saved)
         log.info("resuming from checkpoint %s at step %d", saved.path, lineage.step)
     elif resume:

@@ -7,6 +7,7 @@ of the file.
 import json
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -44,11 +45,12 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     names = sorted(tensors, key=lambda name: (-_width(name, tensors[name]), name))
     hasher, size = blake3(), 0
     with path.open("wb", buffering=0) as file:
-        for block in (_header(names, tensors, metadata), *(tensors[name] for name in names)):
-            for chunk in _chunks(block):
+        for block in chain([_header(names, tensors, metadata)], (_bytes_of(tensors[name]) for name in names)):
+            for at in range(0, len(block), CHUNK_BYTES):
+                chunk = block[at : at + CHUNK_BYTES]
                 hasher.update(chunk)
                 _write_all(file.fileno(), chunk)
-                size += len(chunk)
+            size += len(block)
         os.fsync(file.fileno())
     return size, hasher.hexdigest()
 
@@ -59,7 +61,7 @@ def _width(name: str, tensor: Tensor) -> int:
     return tensor.element_size()
 
 
-def _header(names: list[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+def _header(names: list[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> memoryview:
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     at = 0
     for name in names:
@@ -69,16 +71,12 @@ def _header(names: list[str], tensors: Mapping[str, Tensor], metadata: Mapping[s
         at = end
     text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # what follows is aligned for readers that map the file
-    return len(text).to_bytes(8, "little") + text
+    return memoryview(len(text).to_bytes(8, "little") + text)
 
 
-def _chunks(block: bytes | Tensor) -> list[memoryview]:
-    if isinstance(block, Tensor):
-        flat = block.detach().to("cpu").contiguous().reshape(-1)
-        view = memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else memoryview(b"")
-    else:
-        view = memoryview(block)
-    return [view[at : at + CHUNK_BYTES] for at in range(0, len(view), CHUNK_BYTES)]
+def _bytes_of(tensor: Tensor) -> memoryview:
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data
 
 
 def _write_all(file: int, chunk: memoryview) -> None:

@@ -168,10 +168,13 @@ def test_dying_around_a_checkpoint_trains_every_ordinal_once(model_dir, tmp_path
     checkpoints = killed.parts.checkpoints
     save = checkpoints.save
 
-    def dying(*args, **parts):
-        if moment == "after the rename":
-            save(*args, **parts)
+    def die():
         raise Killed
+
+    def dying(*args, **parts):
+        if moment == "after the rename":  # and before the commit
+            save(*args, **{**parts, "then": die})
+        die()
 
     checkpoints.save = dying
     with rollout_for(killed).running(), pytest.raises(Killed):

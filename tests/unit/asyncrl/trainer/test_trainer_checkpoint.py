@@ -14,6 +14,7 @@ import torch
 from asyncrl.config import CheckpointConfig
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer import checkpoint_files as files
+from asyncrl.trainer import retention
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.parallel import OneRank
@@ -196,7 +197,7 @@ def test_the_one_that_is_resumed_from_stays_until_the_next_is_complete(tmp_path,
 
 def test_keep_every_and_anchors_stay_whatever_their_age():
     every = [CheckpointName(1, step, step) for step in range(10, 80, 10)]
-    gone = files.expired(every, keep_last=2, keep_every=30, in_use=[every[0]])
+    gone = retention.expired(every, CheckpointConfig(keep_last=2, keep_every=30), in_use=[every[0]])
     assert [name.step for name in gone] == [20, 40, 50]
 
 
