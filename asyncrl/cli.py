@@ -16,7 +16,7 @@ COMMANDS: dict[str, str] = {
     "starter": "make the tiny model and its data that a config describes",
     "eval": "score a model on the held-out prompts",
     "export": "write a checkpoint as a Hugging Face model directory",
-    "checkpoint": "list or verify the checkpoints of a run",
+    "checkpoint": "list, verify or export the checkpoints of a run",
     "check-data": "say which rows of data files are usable, and why others are not",
     "doctor": "check this machine, Redis, model, data and devices for a run",
     "tune": "predict other limits, policies and splits from a run, and recommend one",

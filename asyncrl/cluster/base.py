@@ -107,8 +107,12 @@ class Cluster(Protocol):
         """Stop watching a child that ended."""
         ...
 
-    async def stop(self, children: Sequence[Child] | None = None) -> None:
-        """Ask the given children (all by default) to stop, wait for them together, kill those that do not."""
+    async def stop(self, children: Sequence[Child] | None = None, *, timeout_s: float | None = None) -> None:
+        """Ask the given children (all by default) to stop, wait for them together, kill those that do not.
+
+        Args:
+            timeout_s: that they have; None: cluster.stop_timeout_s.
+        """
         ...
 
     def kill(self) -> None:
@@ -147,17 +151,17 @@ class Children:
         """See Cluster."""
         self.children.remove(child)
 
-    async def stop(self, children: Sequence[Child] | None = None) -> None:
+    async def stop(self, children: Sequence[Child] | None = None, *, timeout_s: float | None = None) -> None:
         """See Cluster."""
         stopping = list(self.children if children is None else children)
         for child in stopping:
             child.send(signal.SIGTERM)
-        await asyncio.gather(*(self._end(child) for child in stopping))
+        await asyncio.gather(*(self._end(child, timeout_s or self._stop_timeout_s) for child in stopping))
         for child in stopping:
             self.forget(child)
 
-    async def _end(self, child: Child) -> None:
-        if not await child.ended(self._stop_timeout_s, f"waiting for {child.role} to stop"):
+    async def _end(self, child: Child, timeout_s: float) -> None:
+        if not await child.ended(timeout_s, f"waiting for {child.role} to stop"):
             child.send(signal.SIGKILL)
             await child.ended(self._stop_timeout_s, f"waiting for {child.role} to die")
 

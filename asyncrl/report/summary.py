@@ -111,6 +111,10 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         f"{summary['steps']} in {_shown(summary['wall_s'])} s, {summary['versions']} versions"
         + (f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed > 0 else ""),
     )
+    if end := summary.get("ended"):
+        yield "ended", f"{end['reason']}, by {end['ended_by'] or 'a kill'}" + (f": {end['why']}" if end["why"] else "")
+    if best := summary.get("best_checkpoint"):
+        yield "best checkpoint", f"{best['name']}, held-out score {_shown(best['score'])}"
     groups = ", ".join(f"{versions}: {count}" for versions, count in summary["lag_histogram"].items())
     past = summary["groups_past_the_limit"]
     yield (

@@ -1,7 +1,7 @@
 """Close a run: wait for the servers to hold its last version, audit the buffer, write the summary."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from asyncrl import waits
@@ -10,6 +10,8 @@ from asyncrl.errors import WaitTimeout
 from asyncrl.metrics.console import RunView
 from asyncrl.report import plots, rollout_facts, summary
 from asyncrl.run.connections import open_weights
+from asyncrl.run.outcome import Ended
+from asyncrl.run.saved import best_checkpoint
 from buffer import ReplayBuffer, label
 from weightsync import VersionLog
 
@@ -24,15 +26,16 @@ class Closing:
     path: Path
 
 
-async def finish(config: Config, url: str, buffer: ReplayBuffer, *, finished: bool, view: RunView) -> Closing:
+async def finish(config: Config, url: str, buffer: ReplayBuffer, end: Ended, *, view: RunView) -> Closing:
     """Write summary.json and the plots of the run directory; returns where, with the text to show."""
     log, _ = open_weights(config, url)
-    servers = await _servers(log, view) if finished else compare(log)
+    servers = await _servers(log, view) if end.reason == "finished" else compare(log)
     audit = await waits.in_thread(buffer.audit)
     directory = config.run.directory
     # They end with the run's reports otherwise.
     rollout_facts.write(directory, rollout_facts.of_reports(await waits.in_thread(buffer.reports)))
     facts = summary.build(directory, audit=audit.to_json(), servers=servers, lag_limit=config.plan.limit)
+    facts |= {"ended": asdict(end), "best_checkpoint": best_checkpoint(config)}
     path = directory / "summary.json"
     path.write_text(json.dumps(facts, indent=2) + "\n")
     plots.draw(directory, lag_limit=config.plan.limit)

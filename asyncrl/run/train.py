@@ -8,7 +8,7 @@ produces  restarts from the newest checkpoint;        unblocked by  their exits
 import asyncio
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.machines import open_cluster
+from asyncrl.run.machines import open_cluster, unless_stopped
 from asyncrl.run.outcome import read_outcome
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide, num_servers_beside_trainer, side_beside_trainer
@@ -65,33 +65,35 @@ class Supervisor:
         self._directory = config.run.directory
         self._cluster = open_cluster(config, self._directory / "logs", url)
         self._ranks: list[Child] = []
-        self._restarts = 0
+        self._restarts, self._step = 0, 0
+        self._mark = buffer.stop_mark()  # a stop that was asked for before was for those who ran then
 
     async def run(self, *, resume: bool) -> int:
         """Supervise to the end."""
         plan = self._config.plan
         config, teachers = with_addresses(self._config) if plan.shares_gpus else (self._config, ())
         stop = stop_event(at_once=self._cluster.kill)  # after Ray's own handlers
-        placement = await self._cluster.place(
-            Wanted(
-                ranks=config.trainer.parallel.world,
-                servers=num_servers_beside_trainer(config, len(teachers)),
-                tp=config.inference.tp,
-                workers=config.rollout.workers if plan.shares_gpus else 0,
-                shares_devices=plan.lends,
-            )
+        wanted = Wanted(
+            ranks=config.trainer.parallel.world,
+            servers=num_servers_beside_trainer(config, len(teachers)),
+            tp=config.inference.tp,
+            workers=config.rollout.workers if plan.shares_gpus else 0,
+            shares_devices=plan.lends,
         )
-        config_file = write_config(config, self._directory / "logs" / "config.json")
-        side = side_beside_trainer(config, self._cluster, config_file, placement, teachers)
         try:
+            placement = await unless_stopped(stop, self._cluster.place(wanted))
+            if placement is None:
+                return 0
+            config_file = write_config(config, self._directory / "logs" / "config.json")
+            side = side_beside_trainer(config, self._cluster, config_file, placement, teachers)
             with RunView(f"{config.run.name}: {config.mode}", total_steps=config.trainer.steps) as view:
                 if side is not None:
                     side.start()
-                await self._start_ranks(config_file, placement, resume=resume)
+                await self._start_ranks(config_file, placement, stop, resume=resume)
                 await self._watch(view, side, config_file, placement, stop)
-                finished = read_outcome(self._directory) == "finished"
-                report = await finish(config, self._url, self._buffer, finished=finished, view=view)
-                if finished:
+                end = read_outcome(self._directory)
+                report = await finish(config, self._url, self._buffer, end, view=view)
+                if end.reason == "finished":
                     self._buffer.stop()  # the rollout cluster of a finished run has nothing left to do
                 if side is not None:
                     await side.stop()
@@ -101,9 +103,14 @@ class Supervisor:
         print(report.path)
         return 0
 
-    async def _start_ranks(self, config_file: Path, placement: Placement, *, resume: bool) -> None:
+    async def _start_ranks(self, config_file: Path, placement: Placement, stop: asyncio.Event, *, resume: bool) -> None:
+        """Start every rank, or none if the command is stopped before there is room for them."""
         seats = [Seat("ranks", rank, devices) for rank, devices in enumerate(placement.ranks)]
-        address, port = await self._cluster.meeting_point(seats[0])
+        self._ranks = []
+        where = await unless_stopped(stop, self._cluster.meeting_point(seats[0]))
+        if where is None:
+            return
+        address, port = where
         arguments = ["--config", str(config_file), "--held-out", str(self._held_out), *(["--resume"] if resume else [])]
         together = {"WORLD_SIZE": str(len(seats)), "MASTER_ADDR": address, "MASTER_PORT": str(port)}
         self._ranks = [
@@ -123,39 +130,77 @@ class Supervisor:
     ) -> None:
         """Return when every rank has ended well; raise what cannot be mended."""
         tail = MetricsTail(self._directory / "metrics.jsonl")
-        asked = False
         while True:
             for step in tail.new_lines():
                 view.step(step)
+                self._step = int(step["step"])
             codes = [rank.exit_code() for rank in self._ranks]
             if all(code == 0 for code in codes):
                 return
-            failed = next((failure for rank in self._ranks if (failure := rank.failure()) is not None), None)
-            if failed is not None:
-                await self._restart(failed, view, config_file, placement)
+            if failures := failures_of(self._ranks):
+                await self._restart(failures, view, config_file, placement, stop)
             if side is not None:
                 for event in side.tend():
                     view.message(event)
-            if stop.is_set() and not asked:
-                asked = True
-                view.message("stopping: the trainer finishes its step and writes a checkpoint")
-                await self._cluster.stop(self._ranks)
+            if stop.is_set() or await waits.in_thread(self._buffer.stop_mark) != self._mark:
+                return await self._stop(view)
             view.update(await waits.in_thread(self._buffer.reports))
             await waits.pause("trainer supervisor's beat", BEAT_S)
 
-    async def _restart(self, failed: Failure, view: RunView, config_file: Path, placement: Placement) -> None:
+    async def _stop(self, view: RunView) -> None:
+        """The ranks leave within their grace time, in good order or not; none is started again.
+
+        Raises:
+            ProcessDied: with the exit code of a rank that failed otherwise, at its last checkpoint for example.
+        """
+        grace_s = self._config.trainer.stop_grace_s
+        view.message(f"stopping: the trainer finishes its step and writes a checkpoint, within {grace_s:g} s")
+        await self._cluster.stop(self._ranks, timeout_s=grace_s)
+        for failure in failures_of(self._ranks):
+            if failure.exit_code in NO_RESTART:
+                raise ended(failure, failure.exit_code)
+            view.message(f"{failure.message}; a resume goes on from the newest checkpoint")
+
+    async def _restart(
+        self,
+        failures: Sequence[Failure],
+        view: RunView,
+        config_file: Path,
+        placement: Placement,
+        stop: asyncio.Event,
+    ) -> None:
         """All ranks go back to the newest checkpoint together; what a restart would repeat is raised instead."""
         await self._cluster.stop([rank for rank in self._ranks if rank in self._cluster.children])
+        failed = cause(failures, failures_of(self._ranks))
         if failed.exit_code in NO_RESTART:
             raise ended(failed, failed.exit_code)
         if self._restarts >= self._config.trainer.max_restarts:
             raise ended(failed, ProcessDied.exit_code)
         self._restarts += 1
         view.message(
-            f"{failed.message}; all ranks go on from the newest checkpoint "
+            f"{failed.message}, after step {self._step}; all ranks go on from the newest checkpoint "
             f"({self._restarts} of {self._config.trainer.max_restarts} restarts)"
         )
-        await self._start_ranks(config_file, placement, resume=True)
+        await self._start_ranks(config_file, placement, stop, resume=True)
+
+
+def failures_of(ranks: Sequence[Child]) -> list[Failure]:
+    """Of the ranks that ended badly, in their order."""
+    return [failure for rank in ranks if (failure := rank.failure()) is not None]
+
+
+def cause(seen: Sequence[Failure], after_stop: Sequence[Failure]) -> Failure:
+    """Which failure explains the others: ranks that lose one of them fail too, as fast as it is noticed.
+
+    Args:
+        seen: before the others were stopped; at least one.
+        after_stop: of all ranks, when all have ended. Among them a reason that forbids a restart counts; a signal does
+            not, since the stop ends with one.
+    """
+    for failure in (*seen, *after_stop):
+        if failure.exit_code in NO_RESTART:
+            return failure
+    return min(seen, key=lambda failure: failure.exit_code >= 0)  # a signal before an error
 
 
 def ended(failed: Failure, exit_code: int) -> AsyncrlError:

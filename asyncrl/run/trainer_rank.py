@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,9 +17,10 @@ from asyncrl.config import Config
 from asyncrl.inference.sharing import SharedGpus
 from asyncrl.metrics.sinks import open_sinks
 from asyncrl.run.connections import URL, open_buffer, open_weights
+from asyncrl.run.grace import Grace, give_back
 from asyncrl.run.handover import read_config
 from asyncrl.run.last_version import handed_over
-from asyncrl.run.outcome import clear_outcome, write_outcome
+from asyncrl.run.outcome import Ended, clear_outcome, write_outcome
 from asyncrl.run.saved import directory as checkpoints_of
 from asyncrl.run.signals import PREEMPTED
 from asyncrl.trainer.checkpoint import Checkpoints
@@ -58,7 +60,8 @@ def main(args: argparse.Namespace) -> int:
         if isinstance(ranks, ProcessGroup):
             ranks.close()
     if ranks.rank == 0:
-        write_outcome(run_dir, outcome.reason, step=outcome.step, version=label(outcome.version))
+        ended = Ended(outcome.reason, outcome.ended_by, outcome.step, label(outcome.version))
+        write_outcome(run_dir, ended)
     return 0
 
 
@@ -98,7 +101,7 @@ async def _train(
             publisher=publisher,
             log=log,
             learner=Learner(policy, load_critic(config, algorithm, ranks)),
-            gpus=await _gpus(config, log, ranks.rank),
+            gpus=_gpus(config, log, ranks.rank),
             sinks=sinks,
             checkpoints=Checkpoints(checkpoints_of(config), config.trainer.checkpoint, lambda: anchors_of(log)),
             collective=ranks,
@@ -106,7 +109,10 @@ async def _train(
             heldout=held_out,
         )
         try:
-            outcome = await TrainingLoop(parts).run(resume=resume, stop=stop)
+            loop = TrainingLoop(parts)
+            giving = partial(give_back, run_dir, buffer, loop.at_hand) if ranks.rank == 0 else None
+            with Grace(stop, config.trainer.stop_grace_s, giving, loop.at_hand):
+                outcome = await loop.run(resume=resume, stop=stop)
             if outcome.reason == "finished":
                 await handed_over(log, transport)
             return outcome
@@ -143,12 +149,10 @@ def all_shards(policy: Policy, config: Config, manifest: Manifest) -> Callable[[
     return lambda: [*policy.shards(), *untrained]
 
 
-async def _gpus(config: Config, log: VersionLog, rank: int) -> Gpus:
-    if not config.plan.shares_gpus or rank != 0:
+def _gpus(config: Config, log: VersionLog, rank: int) -> Gpus:
+    if not config.plan.lends or rank != 0:
         return DedicatedGpus()
-    shared = SharedGpus(log, deadline_s=config.inference.start_timeout_s)
-    await shared.wake()
-    return shared
+    return SharedGpus(log, deadline_s=config.inference.start_timeout_s)
 
 
 def anchors_of(log: VersionLog) -> list[Path]:

@@ -3,8 +3,9 @@
 import json
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,8 +15,10 @@ from torch.distributed.tensor import DTensor
 
 from asyncrl.config import Config
 from asyncrl.errors import CheckpointError, ExportError
-from asyncrl.trainer.checkpoint import Checkpoints
+from asyncrl.trainer.adapter_files import write_adapter
+from asyncrl.trainer.checkpoint import Checkpoints, Saved
 from asyncrl.trainer.checkpoint_files import sync_directory
+from asyncrl.trainer.lora import merged_tensors
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.policy_state import WEIGHTS
@@ -26,20 +29,24 @@ from weightsync.shard import untrained_shards
 
 MARK = "asyncrl.json"
 """File that says an export is ours, so that a later one may take its place."""
+ADAPTER = "adapter"
+"""Folder of an export that holds the adapter in peft's form, where one was trained."""
 MAX_FILE_BYTES = 4 << 30
 WEIGHT_FILES = (".safetensors", ".bin", ".gguf", ".safetensors.index.json", ".bin.index.json")
 
 NamedTensors = Iterable[tuple[str, Tensor]]
 
 
-def export_checkpoint(directory: Path, config: Config, output: Path) -> Path:
-    """Write the newest complete checkpoint in `directory` as a model directory; returns `output`.
+def export_checkpoint(directory: Path, config: Config, output: Path, *, chosen: Saved | None = None) -> Path:
+    """Write a checkpoint in `directory`, of any number of ranks, as a model directory; returns `output`.
 
+    Args:
+        chosen: the checkpoint; None: the newest complete one.
     Raises:
         CheckpointError: there is no checkpoint, or none is sound.
         ExportError: `output` exists, or cannot be written.
     """
-    saved = Checkpoints(directory, config.trainer.checkpoint).newest()
+    saved = chosen or Checkpoints(directory, config.trainer.checkpoint).newest()
     if saved is None:
         raise CheckpointError(f"{directory} holds no checkpoint to export. Train first, or set run.name or run.dir.")
     if output.exists():
@@ -48,7 +55,7 @@ def export_checkpoint(directory: Path, config: Config, output: Path) -> Path:
         names = sorted(name.removeprefix(WEIGHTS) for name in files.names() if name.startswith(WEIGHTS))
         tensors = ((name, files.read(WEIGHTS + name)) for name in names)
         origin = {"checkpoint": str(saved.path), "version": f"{saved.name.branch}.{saved.name.number}"}
-        write_model(output, tensors, config.model.path, config.model.wire_dtype, origin)
+        _write(output, tensors, saved.state.get("lora"), config, origin)
     return output
 
 
@@ -60,22 +67,51 @@ def export_policy(policy: Policy, config: Config, output: Path, version: str, ra
     """
     tensors = _whole_tensors(policy)
     if ranks.rank == 0:
-        write_model(output, tensors, config.model.path, config.model.wire_dtype, {"version": version})
+        _write(output, tensors, policy.weights.facts().get("lora"), config, {"version": version})
     else:
         for _ in tensors:  # its shard of each is asked for by rank 0
             pass
     return output
 
 
+def _write(
+    output: Path, trained: NamedTensors, lora: Mapping[str, Any] | None, config: Config, origin: Mapping[str, str]
+) -> None:
+    """Write what was trained: all weights, or an adapter and, by lora.export_merged, the weights with it added.
+
+    Args:
+        lora: facts of the adapter, as a checkpoint keeps them; None: all weights were trained.
+    """
+    model_dir, wire_dtype = config.model.path, config.model.wire_dtype
+    if lora is None:
+        write_model(output, trained, model_dir, wire_dtype, origin)
+        return
+    adapter = dict(trained)
+    merged = merged_tensors(model_dir, adapter, lora["alpha"] / lora["rank"]) if config.lora.export_merged else None
+
+    def beside(directory: Path) -> None:
+        facts = {"rank": lora["rank"], "alpha": lora["alpha"], "targets": lora["target_modules"]}
+        write_adapter(directory / ADAPTER, adapter, base=model_dir, **facts)
+
+    write_model(output, merged, model_dir, wire_dtype, origin, beside=beside)
+
+
 def write_model(
-    output: Path, tensors: NamedTensors, model_dir: Path, wire_dtype: str, origin: Mapping[str, str]
+    output: Path,
+    tensors: NamedTensors | None,
+    model_dir: Path,
+    wire_dtype: str,
+    origin: Mapping[str, str],
+    *,
+    beside: Callable[[Path], None] | None = None,
 ) -> None:
     """Write weights in the dtypes of `model_dir`, beside its tokenizer and settings; the directory appears at once.
 
     Args:
-        tensors: name and value of each tensor; each is let go before the next is asked for.
+        tensors: name and value of each tensor; each is let go before the next is asked for. None: no weights.
         model_dir: the run's version 0, for everything but weights.
         origin: what the weights are of; kept in the directory.
+        beside: writes what else belongs into the directory.
     Raises:
         ExportError: `output` is in the way and not ours, or the disk is full.
     """
@@ -87,7 +123,10 @@ def write_model(
     try:
         temporary.mkdir(parents=True)
         _copy_settings(model_dir, temporary, wire_dtype)
-        _write_weights(temporary, *_as_it_began(tensors, model_dir), getattr(torch, wire_dtype))
+        if tensors is not None:
+            _write_weights(temporary, *_as_it_began(tensors, model_dir), getattr(torch, wire_dtype))
+        if beside is not None:
+            beside(temporary)
         (temporary / MARK).write_text(json.dumps(origin) + "\n", encoding="utf-8")
         sync_directory(temporary)
         if output.exists():
