@@ -18,7 +18,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from asyncrl.cluster.base import Launch
 from asyncrl.cluster.bundles import Bundle, BundleGroup
 from asyncrl.cluster.keeper import Keeper
-from asyncrl.cluster.remote import CallLost, KeeperLost, RemoteCluster, Unanswered
+from asyncrl.cluster.machines import CallLost, KeeperLost, Unanswered
+from asyncrl.cluster.remote import RemoteCluster
 from asyncrl.errors import PreflightError
 
 LOCAL = "local"

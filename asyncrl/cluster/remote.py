@@ -5,168 +5,18 @@ What the machines are is behind the Protocol `Machines`, so that this is tested 
 
 import os
 import secrets
-import signal
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from asyncrl import waits
-from asyncrl.cluster.base import Children, Failure, Launch, Seat, Wanted
-from asyncrl.cluster.bundles import BundleGroup, Plan, Spot
+from asyncrl.cluster.base import Children, Launch, Seat, Wanted
+from asyncrl.cluster.bundles import Plan, Spot
 from asyncrl.cluster.keeper import Order, Proof
-from asyncrl.errors import WaitTimeout
+from asyncrl.cluster.machines import CallLost, KeeperLost, Machines, Unanswered
+from asyncrl.cluster.remote_child import LOOK_S, PLACING, RemoteChild
 from asyncrl.placement import Placement
-
-LOOK_S = 0.1  # between two looks at a process that was asked to stop
-PLACING = "cluster waits for room for its processes"
-
-
-class KeeperLost(Exception):
-    """A keeper ended, or its machine did; the message says what is known. What it started is gone with it."""
-
-
-class Unanswered(Exception):
-    """There is no answer yet."""
-
-
-class CallLost(Unanswered):
-    """Nor will there be one to this call; the keeper may still be there, so it is made again."""
-
-
-class Machines(Protocol):
-    """Machines of which parts are reserved and used through keepers. RayMachines. No method blocks for long.
-
-    A keeper and a call are whatever the implementation makes of them.
-    """
-
-    def addresses(self) -> tuple[str, ...]:
-        """Of the living machines, each once."""
-        ...
-
-    def num_devices(self) -> int:
-        """Accelerators of all living machines."""
-        ...
-
-    def reserve(self, groups: Sequence[BundleGroup]) -> None:
-        """Ask for these bundles, in place of those asked for before."""
-        ...
-
-    def lacking(self) -> str | None:
-        """Why not every bundle has its place on a living machine, in words; None if every one has."""
-        ...
-
-    def address_of(self, group: str, bundle: int) -> str:
-        """Address of the machine that a placed bundle is on."""
-        ...
-
-    def keeper(self, group: str, bundle: int) -> Any:  # Any: the implementation's
-        """A new keeper in a bundle; it comes up when the bundle has its place."""
-        ...
-
-    def call(self, keeper: Any, method: str, *arguments: Any) -> Any:
-        """Call a method of a keeper; calls arrive in their order."""
-        ...
-
-    def answer(self, call: Any) -> Any:
-        """What a call returned.
-
-        Raises:
-            Unanswered, CallLost, KeeperLost: see there.
-        """
-        ...
-
-    def close(self) -> None:
-        """End every keeper, with what it started, and give back what was reserved. Repeating is harmless."""
-        ...
-
-
-class RemoteChild:
-    """A process that a keeper started.
-
-    Args:
-        call: calls a method of the keeper.
-        answer: see Machines.
-        lost: told when the keeper is gone.
-    """
-
-    def __init__(
-        self,
-        role: str,
-        log: Path,
-        call: Callable[..., Any],
-        answer: Callable[[Any], Any],
-        lost: Callable[[], None],
-        *,
-        start_timeout_s: float,
-        silence_timeout_s: float,
-    ) -> None:
-        self.role, self.log = role, log
-        self._call, self._answer, self._lost = call, answer, lost
-        self._patience_s, self._silence_timeout_s = start_timeout_s, silence_timeout_s
-        self._is_up = False
-        self._end: tuple[int, str] | None = None
-        self._ask()
-
-    def _ask(self) -> None:
-        self._asked = self._call("poll", self.role)
-        self._asked_s = time.monotonic()
-
-    def exit_code(self) -> int | None:
-        """See Child. A process whose machine is lost counts as ended by SIGKILL."""
-        if self._end is None:
-            self._look()
-        return None if self._end is None else self._end[0]
-
-    def _look(self) -> None:
-        try:
-            ended = self._answer(self._asked)
-        except Unanswered as error:
-            if isinstance(error, CallLost):
-                self._asked = self._call("poll", self.role)
-            self._despair(time.monotonic() - self._asked_s)
-        except KeeperLost as error:
-            self._end = (-signal.SIGKILL, f"{self.role} is lost with what started it: {error}; its log is {self.log}")
-            self._lost()
-        else:
-            self._is_up, self._patience_s = True, self._silence_timeout_s
-            if ended is None:
-                self._ask()
-            else:
-                self._end = ended
-
-    def _despair(self, silent_s: float) -> None:
-        if silent_s < self._patience_s:
-            return
-        if self._is_up:
-            why = f"{self.role} is lost: its machine has not answered for {silent_s:.0f} s; its log is {self.log}"
-            self._end = (-signal.SIGKILL, why)
-        else:
-            late = WaitTimeout(PLACING, silent_s, self._patience_s, f"{self.role} was not started")
-            self._end = (late.exit_code, str(late))
-        self._lost()
-
-    def failure(self) -> Failure | None:
-        """See Child."""
-        self.exit_code()
-        if self._end is None or self._end[0] == 0:
-            return None
-        return Failure(self.role, *self._end)
-
-    def send(self, number: signal.Signals) -> None:
-        """See Child."""
-        if self.exit_code() is None:
-            self._call("send", self.role, int(number))
-
-    async def ended(self, timeout_s: float, name: str) -> bool:
-        """See Child."""
-        deadline_s = time.monotonic() + timeout_s
-        while self.exit_code() is None:
-            if time.monotonic() >= deadline_s:
-                return False
-            await waits.pause(name, LOOK_S)
-        return True
 
 
 class RemoteCluster(Children):

@@ -31,6 +31,7 @@ def add_config_arguments(
         parser.add_argument("--print-config", action="store_true", help="print every key with its origin, and stop")
         parser.add_argument("--dry-run", action="store_true", help="check everything, start nothing")
         parser.add_argument("--json", action="store_true", help="with --dry-run: print the findings as JSON")
+        parser.add_argument("--ray-address", metavar="HOST:PORT", help="start the processes on this Ray cluster")
     if mode:
         parser.add_argument("--mode", help="row of the table of modes: sync, colocate_async, separate_async")
 
@@ -49,8 +50,11 @@ class HelpKeys(argparse.Action):
 
 def load_from(args: argparse.Namespace) -> LoadedConfig:
     """Read what the arguments name. Raises ConfigError with every problem found."""
-    mode = getattr(args, "mode", None)
-    return load(args.config, [*args.overrides, *([f"mode={mode}"] if mode else [])])
+    mode, ray = getattr(args, "mode", None), getattr(args, "ray_address", None)
+    of_flags = [f"mode={mode}"] if mode else []
+    if ray:
+        of_flags += ["cluster.backend=ray", f"cluster.ray_address={json.dumps(ray)}"]
+    return load(args.config, [*args.overrides, *of_flags])
 
 
 def look(args: argparse.Namespace, loaded: LoadedConfig) -> int | None:

@@ -1,5 +1,6 @@
 """Sections of the rollout cluster: data, rollout, inference."""
 
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Literal, Self
 
@@ -169,7 +170,8 @@ class InferenceConfig(Section):
     """Python of SGLang's virtual environment (scripts/setup --sglang makes one). None: this one."""
 
     host: str = "127.0.0.1"
-    """Address that started servers listen on; weight routes can replace a model, so keep it private."""
+    """Address that started servers listen on; weight routes can replace a model, so keep it private. Or a network,
+    like 10.0.0.0/16, in which each machine that starts servers has an address."""
 
     base_port: int = Field(0, ge=0, le=65535)
     """First port of the started servers; 0 lets the system choose free ones."""
@@ -197,6 +199,17 @@ class InferenceConfig(Section):
 
     max_restarts: int = Field(10, ge=0)
     """Times a server that died is started again before serve-rollout gives up."""
+
+    @field_validator("host")
+    @classmethod
+    def host_is_a_network_if_it_looks_like_one(cls, host: str) -> str:
+        """Refuse what has a / and is no network."""
+        if "/" in host:
+            try:
+                ip_network(host)
+            except ValueError as error:
+                raise ValueError(f"inference.host = {host!r} is no network: {error}.") from None
+        return host
 
     @model_validator(mode="after")
     def servers_exist(self) -> Self:

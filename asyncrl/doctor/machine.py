@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from asyncrl.config import Config
 from asyncrl.doctor.finding import Finding
 from asyncrl.errors import PreflightError
+from asyncrl.inference.listening import own_address
 from asyncrl.placement import place
 from weightsync.errors import TransportError
 from weightsync.transport.tcp.address import url_of
@@ -17,6 +18,7 @@ from weightsync.transport.tcp.sockets import listening
 
 BYTES_PER_WEIGHT = 12  # a checkpoint's float32 weight and the two moments of AdamW
 MIN_FREE_BYTES = 256 << 20
+CONNECT_S = 5.0
 
 
 def check_disk(config: Config) -> Iterator[Finding]:
@@ -43,16 +45,21 @@ def check_ports(config: Config) -> Iterator[Finding]:
             "ports", True, "the system chooses free ones" if settings.servers else "no server is started here"
         )
         return
+    try:
+        host = own_address(settings.host)
+    except PreflightError as error:
+        yield Finding("ports", False, str(error), "On a machine without servers, this need not hold.")
+        return
     for port in range(settings.base_port, settings.base_port + settings.servers):
         with socket.socket() as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                listener.bind((settings.host, port))
+                listener.bind((host, port))
             except (OSError, OverflowError) as error:
                 fix = "Stop what listens there (another run?), or set inference.base_port, 0 for any free port."
-                yield Finding(f"port {port}", False, f"{settings.host}:{port} cannot be listened on: {error}", fix)
+                yield Finding(f"port {port}", False, f"{host}:{port} cannot be listened on: {error}", fix)
             else:
-                yield Finding(f"port {port}", True, f"{settings.host}:{port} is free")
+                yield Finding(f"port {port}", True, f"{host}:{port} is free")
 
 
 def check_parts_server(config: Config) -> Iterator[Finding]:
@@ -75,6 +82,9 @@ def check_parts_server(config: Config) -> Iterator[Finding]:
 def check_devices(config: Config) -> Iterator[Finding]:
     """Devices for ranks and servers, and threads for the cores there are."""
     ranks, servers = config.trainer.parallel.world, config.inference.servers
+    if config.cluster.backend != "local":
+        yield from check_cluster(config)
+        return
     num_devices = num_cuda_devices()
     try:
         if config.trainer.device == "cuda" and num_devices < ranks:
@@ -95,6 +105,26 @@ def check_devices(config: Config) -> Iterator[Finding]:
     computing, cores = (ranks + local) * config.cluster.threads, len(os.sched_getaffinity(0))
     advice = "" if computing <= cores else "Lower cluster.threads: threads that share a core make each other wait."
     yield Finding("threads", True, f"{computing} computing threads on {cores} cores", advice)
+
+
+def check_cluster(config: Config) -> Iterator[Finding]:
+    """The library of the cluster that gives the devices out, and whether somebody answers at its address."""
+    backend, address = config.cluster.backend, config.cluster.ray_address
+    if importlib.util.find_spec(backend) is None:
+        fix = f"pip install 'asyncrl[{backend}]'"
+        yield Finding("cluster", False, f"cluster.backend = {backend}, and its package is not installed", fix)
+        return
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdigit():
+        yield Finding("cluster", True, f"{backend} at {address or 'RAY_ADDRESS or on this machine'} gives devices out")
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        fix = "Start `ray start --head` there, or correct cluster.ray_address."
+        yield Finding("cluster", False, f"nobody answers at cluster.ray_address = {address}: {error}", fix)
+    else:
+        yield Finding("cluster", True, f"{backend} at {address} gives devices out")
 
 
 def num_cuda_devices() -> int:

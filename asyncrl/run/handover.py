@@ -11,14 +11,25 @@ from asyncrl.config import Config
 
 
 def write_config(config: Config, path: Path) -> Path:
-    """Write `config` as JSON with its secrets, mode 0600, replacing what was there; returns `path`."""
+    """Write `config` as JSON with its secrets, mode 0600, replacing what was there; returns `path`. Its own paths are
+    absolute, so that a child finds the same files from another directory."""
+    path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        json.dump(revealed(config), file)
+        json.dump(_with_folders(revealed(config)), file)
     partial.rename(path)
     return path
+
+
+def _with_folders(tree: dict[str, Any]) -> dict[str, Any]:
+    """With the folders of weightsync, which are texts since one of them may be a URL, absolute too."""
+    section = tree["weightsync"]
+    for key in ("directory", "stage_dir"):
+        if section[key] is not None and "://" not in section[key]:
+            section[key] = str(Path(section[key]).absolute())
+    return tree
 
 
 def read_config(path: Path) -> Config:
@@ -35,5 +46,5 @@ def revealed(value: Any) -> Any:  # Any: JSON has no narrower name
     if isinstance(value, tuple | list):
         return [revealed(item) for item in value]
     if isinstance(value, Path):
-        return str(value)
+        return str(value.absolute())  # the child may be started elsewhere
     return value

@@ -1,7 +1,10 @@
 """Open the cluster that a command's processes run on, and check that they can reach each other there."""
 
+import asyncio
+from collections.abc import Coroutine
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from asyncrl.cluster import Cluster, Launch
@@ -10,6 +13,8 @@ from asyncrl.config import Config
 from asyncrl.errors import PreflightError
 from asyncrl.run.connections import URL
 from asyncrl.run.devices import num_devices
+
+T = TypeVar("T")
 
 
 def open_cluster(config: Config, log_dir: Path, url: str) -> Cluster:
@@ -34,6 +39,17 @@ def open_cluster(config: Config, log_dir: Path, url: str) -> Cluster:
         cluster.kill()
         raise
     return cluster
+
+
+async def unless_stopped(stop: asyncio.Event, waiting: Coroutine[Any, Any, T]) -> T | None:
+    """What `waiting` gives, or None if `stop` is set first: a cluster may have no room for a long time."""
+    work, stopped = asyncio.ensure_future(waiting), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return work.result() if work.done() else None
+    finally:
+        stopped.cancel()
+        work.cancel()
 
 
 def thread_limits(config: Config) -> dict[str, str]:

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.config import Config, TeacherConfig
+from asyncrl.config import Config, RewardConfig, TeacherConfig
 from asyncrl.config.greedy_baseline import plays_greedy_baseline
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
@@ -49,14 +49,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         max_version_skew=config.weightsync.max_version_skew,
     )
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary), limits)
-    reward = rollout.reward
-    rewards = RewardPool(
-        reward.workers,
-        reward.timeout_s,
-        reward.file,
-        reward.function,
-        servers=[RewardServer(server, reward.timeout_s) for server in reward.servers],
-    )
+    rewards = reward_pool(rollout.reward)
     deps = EnvironmentDeps(rewards=rewards, config=rollout)
     settings = EpisodeSettings(
         run_seed=config.run.seed,
@@ -97,6 +90,17 @@ def held_out_drawing(config: Config) -> Drawing:
         temperature=rollout.temperature if own.temperature is None else own.temperature,
         top_p=rollout.top_p if own.top_p is None else own.top_p,
         top_k=rollout.top_k if own.top_k is None else own.top_k,
+    )
+
+
+def reward_pool(reward: RewardConfig) -> RewardPool:
+    """What scores answers: the servers, the user's file, the table. No process is started yet."""
+    return RewardPool(
+        reward.workers,
+        reward.timeout_s,
+        reward.file,
+        reward.function,
+        servers=[RewardServer(server, reward.timeout_s) for server in reward.servers],
     )
 
 

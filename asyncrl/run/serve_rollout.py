@@ -16,7 +16,7 @@ from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.machines import open_cluster
+from asyncrl.run.machines import open_cluster, unless_stopped
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.signals import stop_event
 from asyncrl.run.teacher_places import with_addresses
@@ -45,20 +45,29 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     )
     hurry = asyncio.Event()
     stop = stop_event(at_once=cluster.kill, hurry=hurry)  # after Ray's own handlers
-    placement = await cluster.place(wanted)
-    side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)
-    # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.
-    mark = await waits.in_thread(buffer.stop_mark)
-    side.start()
     try:
-        with RunView(f"{config.run.name}: rollout") as view:
-            while not stop.is_set() and await waits.in_thread(buffer.stop_mark) == mark:
-                for event in side.tend():
-                    view.message(event)
-                view.update(await waits.in_thread(buffer.reports))
-                await waits.pause("rollout supervisor's beat", BEAT_S)
-            view.message("stopping: groups in flight are finished, or parked and given back")
-            await side.stop(hurry)
+        placement = await unless_stopped(stop, cluster.place(wanted))
+        if placement is None:
+            return 0
+        side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)
+        await _watch(config, buffer, side, stop, hurry)
     finally:
         cluster.kill()
     return 0
+
+
+async def _watch(
+    config: Config, buffer: ReplayBuffer, side: RolloutSide, stop: asyncio.Event, hurry: asyncio.Event
+) -> None:
+    """Keep the side running until the run is finished or stopped, then stop it."""
+    # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.
+    mark = await waits.in_thread(buffer.stop_mark)
+    side.start()
+    with RunView(f"{config.run.name}: rollout") as view:
+        while not stop.is_set() and await waits.in_thread(buffer.stop_mark) == mark:
+            for event in side.tend():
+                view.message(event)
+            view.update(await waits.in_thread(buffer.reports))
+            await waits.pause("rollout supervisor's beat", BEAT_S)
+        view.message("stopping: groups in flight are finished, or parked and given back")
+        await side.stop(hurry)

@@ -5,13 +5,18 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.inference.launcher import LaunchSpec, choose_port
+from asyncrl.inference.listening import own_address
 from asyncrl.inference.server import AdoptedServer, StartedServer
 from asyncrl.run.devices import num_devices
 
 
-def server_name(index: int, *, adopted: bool = False) -> str:
-    """Name of a server in acks and reports: unique over the machines of a run, the same after a restart."""
-    return f"{socket.gethostname()}-{'adopted' if adopted else 'server'}-{index}"
+def server_name(index: int, *, kind: str = "server") -> str:
+    """Name of a server in acks and reports: unique over the machines of a run, the same after a restart.
+
+    Args:
+        kind: server, adopted or lent; the two commands of a run may be on one machine.
+    """
+    return f"{socket.gethostname()}-{kind}-{index}"
 
 
 def adopted_server(config: Config, name: str, url: str) -> AdoptedServer:
@@ -19,11 +24,25 @@ def adopted_server(config: Config, name: str, url: str) -> AdoptedServer:
     return AdoptedServer(name, url, wait_s=config.inference.start_timeout_s)
 
 
-def started_server(config: Config, name: str, index: int, *, model_dir: Path, logs: Path) -> StartedServer:
-    """A server that this machine starts with the weights of `model_dir`, which are its version 0.0."""
+def started_server(
+    config: Config, name: str, index: int, *, model_dir: Path, logs: Path, lent: bool = False
+) -> StartedServer:
+    """A server that this machine starts with the weights of `model_dir`, which are its version 0.0.
+
+    Args:
+        lent: on devices of the trainer's, beside servers that have devices of their own; its port follows theirs.
+    """
     inference = config.inference
-    wanted = inference.base_port + index if inference.base_port else 0
-    return _started(config, name, wanted, model_dir=model_dir, logs=logs, context_length=inference.context_length)
+    first = inference.base_port + (inference.servers if lent else 0)
+    return _started(
+        config,
+        name,
+        first + index if inference.base_port else 0,
+        model_dir=model_dir,
+        logs=logs,
+        context_length=inference.context_length,
+        shares_devices=lent or config.plan.shares_gpus,
+    )
 
 
 def teacher_server(config: Config, index: int, url: str, *, model_dir: Path, logs: Path) -> StartedServer:
@@ -31,7 +50,15 @@ def teacher_server(config: Config, index: int, url: str, *, model_dir: Path, log
     port = int(url.rpartition(":")[2])
     # It scores whole trajectories: one more token than the policy's longest request, which is never continued.
     length = config.inference.context_length + 1
-    return _started(config, teacher_name(index), port, model_dir=model_dir, logs=logs, context_length=length)
+    return _started(
+        config,
+        teacher_name(index),
+        port,
+        model_dir=model_dir,
+        logs=logs,
+        context_length=length,
+        shares_devices=False,  # a teacher never steps aside
+    )
 
 
 def teacher_name(index: int) -> str:
@@ -40,14 +67,14 @@ def teacher_name(index: int) -> str:
 
 
 def _started(
-    config: Config, name: str, port: int, *, model_dir: Path, logs: Path, context_length: int
+    config: Config, name: str, port: int, *, model_dir: Path, logs: Path, context_length: int, shares_devices: bool
 ) -> StartedServer:
-    inference = config.inference
+    inference, host = config.inference, own_address(config.inference.host)
 
     def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
         return LaunchSpec(
             model_dir,
-            inference.host,
+            host,
             port,
             stage_dir,
             config.model.wire_dtype,
@@ -58,7 +85,7 @@ def _started(
             tp=inference.tp,
             python=inference.python,
             on_cpu=num_devices() == 0,
-            shares_devices=config.plan.shares_gpus,
+            shares_devices=shares_devices,
             extra_args=inference.extra_args,
         )
 
@@ -66,8 +93,8 @@ def _started(
         name,
         engine=inference.engine,
         make_spec=make_spec,
-        choose_port=lambda: choose_port(inference.host, port),
-        host=inference.host,
+        choose_port=lambda: choose_port(host, port),
+        host=host,
         log=logs / f"{name}.log",
         start_timeout_s=inference.start_timeout_s,
         stop_timeout_s=config.cluster.stop_timeout_s / 2,  # the rest is for the host that stops it

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from asyncrl.config import Config, TeacherConfig
 from asyncrl.errors import ConfigError, PreflightError
 from asyncrl.inference.launcher import choose_port
+from asyncrl.inference.listening import own_address
 from asyncrl.run.devices import num_devices
 
 
@@ -31,7 +32,7 @@ def with_addresses(config: Config) -> tuple[Config, tuple[ServedTeacher, ...]]:
     for teacher in config.teachers:
         if teacher.path is not None:
             _check(config, teacher, teacher.path)
-            host = config.inference.host
+            host = own_address(config.inference.host)
             url = f"http://{f'[{host}]' if ':' in host else host}:{choose_port(host, 0)}"
             served.append(ServedTeacher(teacher.name, teacher.path, url))
             teacher = teacher.model_copy(update={"path": None, "urls": (url,)})

@@ -1,6 +1,6 @@
 """The doctor finds what would stop a run, says how to mend it, and shows no password."""
 
-import importlib
+import importlib.util
 import json
 import socket
 import sys
@@ -255,3 +255,21 @@ def test_a_store_whose_package_is_missing_or_a_folder_that_is_a_file_is_found(tm
     (found,) = check_weights(config_of(f"weightsync.directory={tmp_path / 'file'}"))
     assert not found.ok
     assert "weightsync.directory" in found.fix
+
+
+def test_a_cluster_that_nobody_answers_for_is_found_before_the_run() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        config = config_of("cluster.backend=ray", f'cluster.ray_address="{address}"')
+        found = only(list(check_devices(config)), "cluster")
+        assert not found.ok
+        assert address in found.detail
+        listener.listen()
+        assert only(list(check_devices(config)), "cluster").ok
+
+
+def test_a_cluster_whose_package_is_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    found = only(list(check_devices(config_of("cluster.backend=ray"))), "cluster")
+    assert (found.ok, found.fix) == (False, "pip install 'asyncrl[ray]'")
