@@ -24,6 +24,8 @@ class Server:
     state: State
     age_s: float
     lease_s: float
+    lent: bool = False
+    """Its devices are the trainer's, so that it sleeps when the wish says so; others take no notice of it."""
 
     @property
     def alive(self) -> bool:

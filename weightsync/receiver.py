@@ -56,6 +56,7 @@ class Receiver:
         stage_dir: Path,
         model_dir: Path,
         shared_dir: Path | None = None,
+        lent: bool = False,
     ) -> None:
         """Registers the server, which voids what an earlier start of it said.
 
@@ -67,9 +68,10 @@ class Receiver:
             model_dir: what the engine loads when it starts.
             shared_dir: of the run's servers on this machine, beside `stage_dir`; what one of them brings the others
                 link. None: this one brings everything itself.
+            lent: the server's devices are the trainer's, so that it sleeps when the wish says so.
         """
         self._log, self._config = log, config
-        self._server, self._incarnation = server, incarnation
+        self._server, self._incarnation, self._lent = server, incarnation, lent
         self._stage_dir, self._model_dir = stage_dir, model_dir
         self._reader = Reader(log, transport, config.seal_key())
         self._watch = log.watch(("head", "anchor", "wish"))
@@ -78,7 +80,7 @@ class Receiver:
         self._checked_layout = ""
         stage_dir.mkdir(parents=True, exist_ok=True)
         self._bringer = Bringer(PathWriter(self._reader), config.seal_key(), stage_dir, shared_dir, server)
-        log.register(server, incarnation, url, config.ack_lease_s)
+        log.register(server, incarnation, url, config.ack_lease_s, lent=lent)
 
     def head(self) -> int | None:
         """The newest published version."""
@@ -90,8 +92,8 @@ class Receiver:
         return self._watch.wait(deadline_s)
 
     def wish(self) -> Wish:
-        """Whether servers shall serve, or sleep because their devices are lent."""
-        return self._log.wish()
+        """Whether the server shall serve, or sleep because the trainer needs its devices."""
+        return self._log.wish() if self._lent else "serve"
 
     def origin_digest(self) -> int:
         """Digest of the model directory; reads it once.

@@ -115,6 +115,7 @@ class Config(Section):
             limit=row.limit if self.staleness.limit is None else self.staleness.limit,
             shares_gpus=row.shares_gpus if own.shares_gpus is None else own.shares_gpus,
             steps_per_version=row.steps_per_version if own.steps_per_version is None else own.steps_per_version,
+            lend_trainer_gpus=row.lend_trainer_gpus if own.lend_trainer_gpus is None else own.lend_trainer_gpus,
         )
 
     @property

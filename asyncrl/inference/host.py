@@ -28,6 +28,7 @@ from weightsync.receiver import Receiver
 
 LISTEN_S = 2.0  # longest stay of the listening thread, which a process waits for when it ends
 BACK_OFF_S = (0.5, 30.0)  # before the second life, and at most
+ANSWER_S = 5.0  # an abort is answered between two decoding steps
 
 log = logging.getLogger(__name__)
 
@@ -134,14 +135,22 @@ class Host:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._end_life(receiver, client, incarnation)
+            await self._end_life(receiver, client, incarnation, answers=started.is_set() and stop.is_set())
 
-    async def _end_life(self, receiver: Receiver, client: ServerClient, incarnation: str) -> None:
+    async def _end_life(self, receiver: Receiver, client: ServerClient, incarnation: str, *, answers: bool) -> None:
+        """`answers`: what is in flight is answered as far as it is; a server on a lent device may be busy when its
+        trainer stops, and its workers go on elsewhere."""
         try:
             # First: from here on nobody is sent to it. A dead server's word must not outlive it by a lease either.
             await waits.in_thread(receiver.leave)
         except WeightsyncError as error:
             log.warning("%s could not take back its word, which lapses by itself: %s", self._server.name, error)
+        if answers:
+            try:
+                async with asyncio.timeout(ANSWER_S):
+                    await client.abort_all()
+            except (ServerError, TimeoutError) as error:
+                log.warning("%s did not answer what it has in flight: %s", self._server.name, error)
         await client.close()
         await self._server.end()
         await waits.in_thread(self._stage.end_life, incarnation)

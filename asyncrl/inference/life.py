@@ -67,6 +67,8 @@ class ServerLife:
         self._inspected = False
         self._num_failures = 0
         self._state: State = "starting"
+        self._woken_s: float | None = None
+        """When it was told to wake; None: it sleeps, or serves since."""
 
     async def round(self) -> None:
         """Obey the wish, find out what the engine holds, bring it to head, and say so.
@@ -163,6 +165,7 @@ class ServerLife:
 
     async def _sleep(self) -> None:
         """Answer what is in flight with what it has, then give the memory back; only an idle server survives that."""
+        start_s = time.monotonic()
         await self._withdraw("updating")
         await self._client.pause("abort")
         deadline = time.monotonic() + self._pausing.deadline_s
@@ -175,8 +178,12 @@ class ServerLife:
             await waits.pause("host waits for its server to be idle", IDLE_POLL_S)
         await self._client.release_memory()
         await self._withdraw("asleep")
+        self._woken_s = None
+        self._facts.add("sleeps")
+        self._facts.add("sleep_s", time.monotonic() - start_s)
 
     async def _wake(self) -> None:
+        self._woken_s = time.monotonic()
         await self._withdraw("updating")
         await self._client.resume_memory()
         self._inspected = False  # some servers come back with other weights than they fell asleep with
@@ -188,6 +195,9 @@ class ServerLife:
 
     def _enter(self, state: State) -> None:
         self._state = self._facts.state = state
+        if state == "serving" and self._woken_s is not None:
+            self._facts.add("wake_s", time.monotonic() - self._woken_s)
+            self._woken_s = None
 
     def _trouble(self, name: str, text: str) -> None:
         log.warning("%s: %s", self._name, text)

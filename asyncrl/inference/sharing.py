@@ -1,13 +1,12 @@
-"""Take turns on the same devices: the servers sleep while the trainer computes.
+"""Take turns on the same devices: the servers on them sleep while the trainer computes.
 
-The trainer's `Gpus`, by shape: it knows `for_training()` and no server. It asks through the version log; each host sees
-the wish, gives its server's memory back, and says so there.
+The trainer's `Gpus`, by shape: it knows `lend` and `recall` and no server. It asks through the version log; each host
+of a lent server sees the wish, gives its server's memory back, and says so there. Answers in flight come back as far as
+they are, so the workers go on with them elsewhere, or here when the server is awake again.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from asyncrl import waits
+from weightsync.acks import Server
 from weightsync.log.base import VersionLog
 
 WAIT = "trainer waits for the devices"
@@ -23,33 +22,49 @@ class SharedGpus:
 
     def __init__(self, log: VersionLog, *, deadline_s: float) -> None:
         self._log, self._deadline_s = log, deadline_s
-        self._watch = log.watch(("server",))
+        self._asleep, self._awake = log.watch(("server",)), log.watch(("server",))
 
-    async def wake(self) -> None:
-        """Give the devices to the servers. Call it once at the start: a trainer that died may have left them asleep,
-        and then nobody would ever make the groups that the next one waits for."""
+    async def lend(self) -> None:
+        """Give the devices to the servers, which wake while the caller goes on."""
         await waits.in_thread(self._log.put_wish, "serve")
 
-    @asynccontextmanager
-    async def for_training(self) -> AsyncIterator[None]:
-        """Hold the devices for the block; the servers serve again after it, whatever happened in it.
+    async def recall(self) -> None:
+        """Take the devices back: returns when every lent server sleeps.
 
         Raises:
-            WaitTimeout: a server did not give its memory back in time.
+            WaitTimeout: a server did not give its memory back in time; all are to serve again.
         """
         await waits.in_thread(self._log.put_wish, "sleep")
         try:
-            await waits.until(WAIT, self._all_asleep, why=self._why, wake=self._watch.wait, deadline_s=self._deadline_s)
-            yield
-        finally:
-            await self.wake()
+            await waits.until(
+                WAIT, self._all_asleep, why=self._why, wake=self._asleep.wait, deadline_s=self._deadline_s
+            )
+        except BaseException:
+            await self.lend()
+            raise
 
-    def _awake(self) -> dict[str, str]:
-        return {name: server.state for name, server in self._log.servers().items() if server.state != "asleep"}
+    def await_serving(self, deadline_s: float) -> bool:
+        """Block until a lent server serves at head, or so long; whether one does."""
+        if self._serves():
+            return True
+        self._awake.wait(deadline_s)
+        return self._serves()
+
+    def num_servers(self) -> tuple[int, int]:
+        """Servers that are alive, in whatever state: lent ones, and others. Blocks."""
+        living = self._log.servers()
+        num_lent = sum(server.lent for server in living.values())
+        return num_lent, len(living) - num_lent
+
+    def _lent(self) -> dict[str, Server]:
+        return {name: server for name, server in self._log.servers().items() if server.lent}
+
+    def _serves(self) -> bool:
+        return any(server.state == "serving" for server in self._lent().values())
 
     def _all_asleep(self) -> bool | None:
-        return None if self._awake() else True
+        return all(server.state == "asleep" for server in self._lent().values()) or None
 
     def _why(self) -> str:
-        awake = ", ".join(f"{name} is {state}" for name, state in self._awake().items())
-        return f"{awake or 'nobody'}; a host that died drops out after weightsync.ack_lease_s"
+        awake = [f"{name} is {server.state}" for name, server in self._lent().items() if server.state != "asleep"]
+        return f"{', '.join(awake) or 'nobody'}; a host that died drops out after weightsync.ack_lease_s"

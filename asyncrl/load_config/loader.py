@@ -29,6 +29,7 @@ OF_THE_MODE = {
     "staleness.limit": "limit",
     "schedule.shares_gpus": "shares_gpus",
     "schedule.steps_per_version": "steps_per_version",
+    "schedule.lend_trainer_gpus": "lend_trainer_gpus",
 }
 """Keys that are the mode's unless they are set, and the field of the mode's row."""
 

@@ -23,14 +23,15 @@ RENEWALS_PER_LEASE = 4  # one lost renewal must not take a living server out of 
 
 def main(args: argparse.Namespace) -> int:
     """Entry of the role."""
-    asyncio.run(_look_after(read_config(args.config), args.index, args.url))
+    asyncio.run(_look_after(read_config(args.config), args.index, args.url, lent=args.lent))
     return 0
 
 
-async def _look_after(config: Config, index: int, adopted_url: str) -> None:
+async def _look_after(config: Config, index: int, adopted_url: str, *, lent: bool) -> None:
+    """`lent`: on devices of a trainer that has its own; where they are shared every server is."""
     url, stop = os.environ[URL], stop_event(heeds_preemption=False)
     log, transport = open_weights(config, url)
-    name = server_name(index, adopted=bool(adopted_url))
+    name = server_name(index, kind="adopted" if adopted_url else "lent" if lent else "server")
     vocabulary = vocab_size(config.model.path)
 
     server: ManagedServer
@@ -41,7 +42,7 @@ async def _look_after(config: Config, index: int, adopted_url: str) -> None:
         )
     else:
         logs = config.run.directory / "rollout"
-        server = started_server(config, name, index, model_dir=config.model.path, logs=logs)
+        server = started_server(config, name, index, model_dir=config.model.path, logs=logs, lent=lent)
         stage = StageDir.of_started(config.weightsync.stage_dir, config.run.directory, name)
 
     def make_receiver(incarnation: str, server_url: str, stage_dir: Path) -> Receiver:
@@ -55,6 +56,7 @@ async def _look_after(config: Config, index: int, adopted_url: str) -> None:
             stage_dir=stage_dir,
             model_dir=config.model.path,
             shared_dir=stage.shared,
+            lent=lent or config.plan.shares_gpus,
         )
 
     with open_buffer(config, url) as buffer:

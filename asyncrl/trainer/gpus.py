@@ -1,26 +1,45 @@
-"""Who has the devices: the seam between a trainer with devices of its own and one that shares them with servers."""
+"""Who has the devices: the seam between a trainer with devices of its own and one that lends them to servers."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
 
 class Gpus(Protocol):
-    """Gives the devices to the trainer for a while.
+    """Moves the devices between the trainer and servers on them; when, `loans` decides.
 
-    Two implementations: DedicatedGpus here, SharedGpus in asyncrl.inference.sharing, which lets the servers sleep
-    meanwhile.
+    Two implementations: DedicatedGpus here, SharedGpus in asyncrl.inference.sharing, which lets the servers sleep and
+    wake. Ranks other than 0 have nobody to ask.
     """
 
-    def for_training(self) -> AbstractAsyncContextManager[None]:
-        """The block may use the devices' memory and time."""
+    async def lend(self) -> None:
+        """The servers may use the devices' memory and time from now on."""
+        ...
+
+    async def recall(self) -> None:
+        """Return when no server uses them any more. Raises WaitTimeout."""
+        ...
+
+    def await_serving(self, deadline_s: float) -> bool:
+        """Block until a server on them serves, or so long; whether one does."""
+        ...
+
+    def num_servers(self) -> tuple[int, int]:
+        """Servers that are alive, asleep or not: on them, and on other devices. Blocks."""
         ...
 
 
 class DedicatedGpus:
-    """The trainer has devices of its own, so there is nothing to ask for."""
+    """The trainer has its devices to itself, or is a rank that rank 0 asks for, so there is nothing to do."""
 
-    @asynccontextmanager
-    async def for_training(self) -> AsyncIterator[None]:
-        """Enter at once."""
-        yield
+    async def lend(self) -> None:
+        """Nobody takes them."""
+
+    async def recall(self) -> None:
+        """They are here."""
+
+    def await_serving(self, deadline_s: float) -> bool:
+        """Nobody will."""
+        return False
+
+    def num_servers(self) -> tuple[int, int]:
+        """None that it knows."""
+        return 0, 0

@@ -244,6 +244,17 @@ def test_a_server_counts_with_its_version_state_and_url_while_its_lease_lives(lo
     assert (ack.version, ack.state) == (pack(1, 4), "updating")
 
 
+def test_a_server_on_the_trainers_devices_is_told_apart_through_all_it_says(log: VersionLog) -> None:
+    log.register("own", "start-1", "http://one", 30.0)
+    log.register("lent", "start-1", "http://two", 30.0, lent=True)
+    log.put_ack("lent", "start-1", 5, 6, "serving")
+    log.put_state("lent", "start-1", "asleep")
+    log.renew("lent", "start-1")
+    assert {name: server.lent for name, server in log.servers().items()} == {"own": False, "lent": True}
+    log.register("lent", "start-2", "http://two", 30.0)
+    assert not log.servers()["lent"].lent
+
+
 def test_a_restart_voids_what_the_server_said_before_and_silences_its_old_host(log: VersionLog) -> None:
     log.register("s", "start-1", "http://one", 30.0)
     log.put_ack("s", "start-1", 5, 6, "serving")

@@ -37,7 +37,7 @@ async def ask(fleet: Fleet, version: int, *, seed: int = 7, server: str | None =
 async def test_one_server_follows_the_trainer_through_updates_a_loan_of_its_device_and_a_resumed_branch(
     cluster: RolloutCluster,
 ) -> None:
-    host = cluster.host()
+    host = cluster.host(lent=True)
     async with cluster.running(host) as fleet:
         while not host.facts.counts.get("lives"):  # it may start first, and then waits for version 0
             await asyncio.to_thread(cluster.log.watch(("server",)).wait, 0.1)
@@ -59,10 +59,15 @@ async def test_one_server_follows_the_trainer_through_updates_a_loan_of_its_devi
         assert host.facts.counts["activations"] == 3
         assert 0 < host.facts.counts["pause_s"] < 3
 
-        async with SharedGpus(cluster.log, deadline_s=60.0).for_training():
-            assert cluster.log.servers()["server-0"].state == "asleep"
-            version = await asyncio.to_thread(trainer.step)
+        gpus = SharedGpus(cluster.log, deadline_s=60.0)
+        await gpus.recall()
+        assert cluster.log.servers()["server-0"].state == "asleep"
+        version = await asyncio.to_thread(trainer.step)
+        await gpus.lend()
         await cluster.serving(version)
+        assert host.facts.counts["sleeps"] == 1
+        assert 0 < host.facts.counts["sleep_s"] < 3
+        assert 0 < host.facts.counts["wake_s"] < 10
         assert {span.version for span in (await ask(fleet, version)).spans} == {version}
 
         resumed = await asyncio.to_thread(cluster.trainer, 2)

@@ -26,7 +26,7 @@ def intake_of(model_dir, directory, stop=None, **settings):
     run = start_trainer(config, buffer)
     run.parts.publisher.head = lambda: pack(1, 1)
     lineage = Lineage(branch=1, number=1, step=1, forks={1: (0, 0)}, digests={pack(1, 0): 0, pack(1, 1): 0})
-    return Intake(run.parts, lineage, stop or threading.Event(), lambda: False), buffer
+    return Intake(run.parts, lineage, stop or threading.Event(), lambda: False, lambda missing: False), buffer
 
 
 def group(model_dir, claim, version):

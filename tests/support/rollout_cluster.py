@@ -124,8 +124,10 @@ class RolloutCluster:
         )
         return self.servers[name]
 
-    def host(self, name: str = "server-0", kv: Kv = "recompute", *, engine: str = "local", **spec: Any) -> Host:
-        """A host of a server; `engine`, `spec`: as for `server`."""
+    def host(
+        self, name: str = "server-0", kv: Kv = "recompute", *, engine: str = "local", lent: bool = False, **spec: Any
+    ) -> Host:
+        """A host of a server; `engine`, `spec`: as for `server`; `lent`: on a device of the trainer's."""
         server = self.server(name, engine, **spec)
 
         stage = StageDir.of_started(self.config.stage_dir, self.directory, name)
@@ -141,6 +143,7 @@ class RolloutCluster:
                 stage_dir=stage_dir,
                 model_dir=self.model_dir,
                 shared_dir=stage.shared,
+                lent=lent,
             )
 
         return Host(

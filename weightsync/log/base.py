@@ -154,8 +154,8 @@ class VersionLog(Protocol):
         ...
 
     # servers
-    def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
-        """A server started: what an earlier incarnation said is void."""
+    def register(self, server: str, incarnation: str, url: str, lease_s: float, *, lent: bool = False) -> None:
+        """A server started: what an earlier incarnation said is void. `lent`: on devices of the trainer's."""
         ...
 
     def put_ack(self, server: str, incarnation: str, version: int, digest: int, state: State) -> None:
@@ -194,7 +194,7 @@ class VersionLog(Protocol):
         ...
 
     def put_wish(self, wish: Wish) -> None:
-        """Ask all servers to sleep (their devices are lent) or to serve."""
+        """Ask the servers on devices of the trainer's to sleep, or to serve."""
         ...
 
     def wish(self) -> Wish: ...

@@ -147,9 +147,9 @@ class DirectoryLog:
     def endpoints(self) -> dict[int, str]:
         return {rank: url for rank, (_, url) in self._endpoints().items()}
 
-    def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
+    def register(self, server: str, incarnation: str, url: str, lease_s: float, *, lent: bool = False) -> None:
         with self._files.locked():
-            self._put_server(server, incarnation, url, lease_s, "starting", None)
+            self._put_server(server, incarnation, (url, lease_s, lent), "starting", None)
         self._hint("server")
 
     def put_ack(self, server: str, incarnation: str, version: int, digest: int, state: State) -> None:
@@ -245,27 +245,32 @@ class DirectoryLog:
         if max(owner, newest) > branch or (owner == branch and self._claim not in ("", nonce)):
             raise fenced(what, max(owner, newest))
 
-    def _current(self, server: str, incarnation: str) -> tuple[str, float, tuple[int, int] | None]:
+    def _current(self, server: str, incarnation: str) -> tuple[tuple[str, float, bool], tuple[int, int] | None]:
         blob = self._files.read(f"servers/{safe_name(server)}")
-        current, url, lease_s, _, held = msgpack.unpackb(blob) if blob is not None else ("nobody", "", 0.0, "", None)
+        current, registration, _, held = msgpack.unpackb(blob) if blob is not None else ("nobody", (), "", None)
         if current != incarnation:
             raise StaleIncarnation(
                 f"server {server} is registered as {current}, this host speaks for {incarnation}: a newer start took "
                 "over. This host must stop."
             )
-        return url, lease_s, None if held is None else (held[0], held[1])
+        return tuple(registration), None if held is None else (held[0], held[1])
 
     def _say(self, server: str, incarnation: str, state: State, held: tuple[int, int] | None) -> None:
         with self._files.locked():
-            url, lease_s, before = self._current(server, incarnation)
-            self._put_server(server, incarnation, url, lease_s, state, held or before)
+            registration, before = self._current(server, incarnation)
+            self._put_server(server, incarnation, registration, state, held or before)
         self._hint("server")
 
     def _put_server(
-        self, server: str, incarnation: str, url: str, lease_s: float, state: State, held: tuple[int, int] | None
+        self,
+        server: str,
+        incarnation: str,
+        registration: tuple[str, float, bool],
+        state: State,
+        held: tuple[int, int] | None,
     ) -> None:
         name = safe_name(server)
-        self._files.write(f"servers/{name}", msgpack.packb([incarnation, url, lease_s, state, held]))
+        self._files.write(f"servers/{name}", msgpack.packb([incarnation, registration, state, held]))
         self._files.touch(f"seen/{name}")
 
     def _fleet(self) -> dict[str, tuple[Server, tuple[int, int] | None]]:
@@ -273,8 +278,8 @@ class DirectoryLog:
         for file in sorted((self._root / "servers").glob("=*")):
             if (blob := self._files.read(f"servers/{file.name}")) is None:
                 continue
-            incarnation, url, lease_s, state, held = msgpack.unpackb(blob)
-            server = Server(incarnation, url, state, self._files.age(f"seen/{file.name}", now), lease_s)
+            incarnation, (url, lease_s, lent), state, held = msgpack.unpackb(blob)
+            server = Server(incarnation, url, state, self._files.age(f"seen/{file.name}", now), lease_s, lent)
             if server.alive:
                 found[unquote(file.name[1:])] = (server, None if held is None else (held[0], held[1]))
         return found

@@ -165,8 +165,8 @@ class RedisLog:
             held = self._raw().hgetall(self._keys["endpoints"])
         return {int(rank): blob.decode().partition(" ")[2] for rank, blob in held.items()}
 
-    def register(self, server: str, incarnation: str, url: str, lease_s: float) -> None:
-        registration = msgpack.packb([url, lease_s])
+    def register(self, server: str, incarnation: str, url: str, lease_s: float, *, lent: bool = False) -> None:
+        registration = msgpack.packb([url, lease_s, lent])
         self._run(scripts.REGISTER, [*_FLEET, "hints"], server, incarnation, registration, "starting")
 
     def put_ack(self, server: str, incarnation: str, version: int, digest: int, state: State) -> None:
@@ -248,9 +248,10 @@ class RedisLog:
         servers, incarnations, states, held, seen = (_pairs(flat) for flat in hashes)
         found = {}
         for name, blob in servers.items():
-            url, lease_s = msgpack.unpackb(blob)
+            url, lease_s, *lent = msgpack.unpackb(blob)  # a host from before the last was added says two
             age_s = max(0.0, (now_ms - int(seen[name])) / 1000)
-            server = Server(incarnations[name].decode(), url, states[name].decode(), age_s, lease_s)  # type: ignore[arg-type]  # our own word
+            state: Any = states[name].decode()  # our own word
+            server = Server(incarnations[name].decode(), url, state, age_s, lease_s, any(lent))
             if server.alive:
                 holds = msgpack.unpackb(held[name]) if name in held else None
                 found[name.decode()] = (server, None if holds is None else (holds[0], holds[1]))
