@@ -6,6 +6,7 @@ y = W x + alpha / rank x B A x, with A of [rank, in] and B of [out, rank] in flo
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -15,10 +16,13 @@ from transformers import PreTrainedModel
 from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.sharding import Arithmetic
+from weightsync.manifest import Manifest
+from weightsync.shard import untrained_shards
 
 NAME = "default"  # that peft gives to the one adapter of a model
 FROZEN = ".base_layer."
 """What peft puts into the name of a layer's own weight and bias."""
+DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 
 
 class AdaptedLayer(Protocol):
@@ -58,10 +62,10 @@ class Adapter:
         prefix and without the name of the adapter."""
         found = {}
         for name, layer in self.layers.items():
-            for part, modules in (("lora_A", layer.lora_A), ("lora_B", layer.lora_B)):
+            for part, modules in ((DOWN, layer.lora_A), (UP, layer.lora_B)):
                 weight = modules[NAME].weight
                 assert isinstance(weight, nn.Parameter)
-                found[f"{name}.{part}.weight"] = weight
+                found[name + part] = weight
         return found
 
     @contextmanager
@@ -173,6 +177,21 @@ def add_product(weight_OI: Tensor, up_OR: Tensor, down_RI: Tensor, scale: float)
         up_OR, down_RI: B and A, any float dtype.
     """
     return torch.addmm(weight_OI.float(), up_OR.float(), down_RI.float(), alpha=scale)
+
+
+def merged_tensors(model_dir: Path, adapter: Mapping[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:
+    """Name and value, float32, of each weight that an adapter changes; one after the other.
+
+    Args:
+        model_dir: what the adapter was trained on.
+        adapter: whole A and B, named as Adapter.parameters names them.
+    """
+    manifest = Manifest.from_model_dir(model_dir)
+    layers = {name.removesuffix(DOWN): tensor for name, tensor in adapter.items() if name.endswith(DOWN)}
+    others = [spec.name for spec in manifest.tensors if spec.name.removesuffix(".weight") not in layers]
+    for shard in untrained_shards(model_dir, manifest, others):
+        layer = shard.name.removesuffix(".weight")
+        yield shard.name, add_product(shard.tensor, adapter[layer + UP].cpu(), layers[layer].cpu(), scale)
 
 
 def _ends_with(name: str, target: str) -> bool:
