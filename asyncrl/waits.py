@@ -12,7 +12,8 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
@@ -29,6 +30,10 @@ _lock = threading.Lock()
 _seconds: dict[str, float] = defaultdict(float)
 _active: dict[int, "_Going"] = {}
 _threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="asyncrl-wait")
+
+
+Watch = Callable[[str], AbstractContextManager[object]]
+_watch: ContextVar["tuple[asyncio.Task[object] | None, Watch] | None"] = ContextVar("watch", default=None)
 
 
 @dataclass(frozen=True)
@@ -67,15 +72,29 @@ def active() -> list[ActiveWait]:
 @contextmanager
 def timed(name: str, why: Callable[[], str] = lambda: "") -> Iterator[None]:
     """Count the seconds of the block under `name` and show it as an active wait."""
-    wait = _Going(name, time.monotonic(), why)
+    wait, watching = _Going(name, time.monotonic(), why), _watch.get()
     with _lock:
         _active[id(wait)] = wait
     try:
-        yield
+        with watching[1](name) if watching is not None and is_current(watching[0]) else nullcontext():
+            yield
     finally:
         with _lock:
             del _active[id(wait)]
             _seconds[name] += time.monotonic() - wait.since_s
+
+
+def watch_own(watch: Watch) -> None:
+    """Enter `watch(name)` around each wait of the task that calls this, and of no other: waits of one task nest."""
+    _watch.set((asyncio.current_task(), watch))
+
+
+def is_current(task: "asyncio.Task[object] | None") -> bool:
+    """Whether `task` is the one that runs here; threads run none."""
+    try:
+        return task is not None and asyncio.current_task() is task
+    except RuntimeError:
+        return False
 
 
 async def blocking(name: str, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -236,6 +236,9 @@ class TrainerConfig(Section):
     """Times the ranks are started again from the newest checkpoint after one of them died."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where ranks compute; auto takes CUDA when there is one device for each rank."""
+    peak_tflops: float | None = Field(None, gt=0)
+    """What one device can do at most, in 10^12 operations a second of model.dtype; perf/mfu/actor is a share of it.
+    None: what is known of the device in bfloat16, and no such metric for others."""
     samples_per_eval: int = Field(4, ge=0)
     """Held-out trajectories written out as text beside each evaluation's numbers."""
 

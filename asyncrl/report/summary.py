@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 HELD_OUT = re.compile(r"val-core/(?P<source>.+)/reward/mean@\d+\Z")
 HELD_OUT_OLD = re.compile(r"val/test_score/(?P<source>.+)\Z")
-WAIT = "timing_s/wait/"
+WAIT, PHASE = "timing_s/wait/", "timing_s/phase/"
 VERSION_BITS = 32
 WIDTH = 100
 
@@ -61,6 +61,7 @@ def build(
         "branches": sorted({line.branch for line in every}),
         "wall_s": _wall_s(every),
         "tokens_per_s": _mean(line.values["perf/tokens_per_s"] for line in lines if "perf/tokens_per_s" in line.values),
+        **_time(every),
         "lag_histogram": {str(versions): groups for versions, groups in counts.items()},
         "lag_limit": lag_limit,
         "lag_mean": lag.mean(counts),
@@ -125,6 +126,9 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "bytes per version", _shown(summary["bytes_per_version"])
     yield "bytes per changed weight", _shown(summary["bytes_per_changed_element"])
     yield "trained tokens/s", _shown(summary["tokens_per_s"])
+    yield "trainer stalled", _shown_share(summary["stall_share"])
+    shares = [f"{name} {_shown_share(share)}" for name, share in summary["time_by_phase"].items() if share >= 0.01]
+    yield "time of the steps", ", ".join(shares) or "not measured"
     for index, (name, seconds) in enumerate(sorted(summary["waits_s"].items(), key=lambda item: -item[1])):
         yield "waited" if index == 0 else "", f"{_shown(seconds)} s: {name}"
     biases = summary["length_bias"]
@@ -139,6 +143,10 @@ def _shown(value: float | None) -> str:
     if value is None:
         return "not measured"
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+
+
+def _shown_share(value: float | None) -> str:
+    return "not measured" if value is None else f"{100 * value:.1f} %"
 
 
 def _waits(lines: Sequence[Line], rollout: Mapping[str, float]) -> dict[str, float]:
@@ -160,6 +168,22 @@ def _bytes(lines: Sequence[Line]) -> dict[str, float | None]:
     return {
         "bytes_per_version": total / len(published) if published else None,
         "bytes_per_changed_element": total / changed if changed else None,
+    }
+
+
+def _time(lines: Sequence[Line]) -> dict[str, Any]:
+    """Shares of the steps' seconds: stalls as one number, and each phase; and the share of the devices' peak."""
+    steps = [line.values for line in lines if line.values.get("timing_s/step", 0) > 0]
+    total_s = sum(values["timing_s/step"] for values in steps)
+    phases: dict[str, float] = defaultdict(float)
+    for values in steps:
+        for name, seconds in by_suffix(values, PHASE):
+            phases[name] += seconds / total_s
+    stalls = [values["perf/stall_share"] * values["timing_s/step"] for values in steps if "perf/stall_share" in values]
+    return {
+        "stall_share": sum(stalls) / total_s if stalls else None,
+        "time_by_phase": dict(sorted(phases.items(), key=lambda item: -item[1])),
+        "mfu": _mean(values["perf/mfu/actor"] for values in steps if "perf/mfu/actor" in values),
     }
 
 

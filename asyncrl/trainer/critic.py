@@ -15,6 +15,7 @@ from asyncrl.algorithms.returns import generalized_advantages
 from asyncrl.algorithms.value_loss import value_loss
 from asyncrl.config.critic import CriticConfig
 from asyncrl.errors import NumericsError
+from asyncrl.metrics.phases import phase
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.optimizer import GuardedAdamW
@@ -119,6 +120,7 @@ class Critic:
         """[N] float32, what is still to come before each trained token under the weights as they are now."""
         return self._passes.collect(batch, self._values)
 
+    @phase("update_critic")
     def learn(self, start: StartOfStep, rewards: Tensor, tally: Tally) -> None:
         """Learn what the rewards of a batch came to, after the advantages were made.
 

@@ -22,7 +22,7 @@ from buffer.versions import label, unpack
 
 log = logging.getLogger(__name__)
 
-NAME = "trainer waits for evaluation"
+NAME, OPEN, CLOSE = "trainer waits for evaluation", "evaluation opens its ledger", "evaluation closes its ledger"
 STEP = 0  # a ledger of evaluation has one batch
 
 
@@ -66,7 +66,7 @@ class Evaluation:
         if self._num_prompts == 0:
             return {}
         ledger = await waits.blocking(
-            "evaluation opens its ledger",
+            OPEN,
             lambda: self._buffer.open_evaluation(version, num_prompts=self._num_prompts, group_size=self._group_size),
         )
         try:
@@ -75,7 +75,7 @@ class Evaluation:
             log.warning("evaluation of version %s is left out: %s", label(version), late)
             return {}
         finally:
-            await waits.blocking("evaluation closes its ledger", self._buffer.close_evaluation)
+            await waits.blocking(CLOSE, self._buffer.close_evaluation)
         if not groups:
             return {}
         self._write_samples(groups, version, name)

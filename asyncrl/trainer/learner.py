@@ -16,6 +16,7 @@ from asyncrl.algorithms.advantages import token_rewards
 from asyncrl.algorithms.kl import KLController
 from asyncrl.algorithms.rewards import overlong_penalty, subtract_kl
 from asyncrl.errors import CheckpointError
+from asyncrl.metrics.phases import phase
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.columns import COLUMNS
 from asyncrl.trainer.critic import Critic
@@ -44,6 +45,7 @@ class Learner:
         """What is optimised."""
         return self.policy.algorithm
 
+    @phase("learner")
     def step(self, batch: Batch) -> Tally:
         """Train one batch. Every rank calls it together.
 
@@ -64,6 +66,8 @@ class Learner:
         if self.critic is not None:
             self.critic.learn(start, rewards, tally)
         if not policy_waits:
+            if self.policy.model.device.type == "cuda":
+                torch.cuda.synchronize(self.policy.model.device)  # else its seconds would have the passes before it
             self.policy.step(start, advantages_N, tally)
         return tally
 

@@ -27,6 +27,7 @@ import weightsync.errors
 from asyncrl import waits
 from asyncrl.errors import FencedOut
 from asyncrl.metrics.held_out import held_out_score
+from asyncrl.metrics.phases import phase
 from asyncrl.trainer import batch as batches
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
 from asyncrl.trainer.at_hand import WorkAtHand
@@ -183,6 +184,7 @@ class _Run:
         if self.ranks.world > 1:
             await waits.blocking("rank waits for the others", self.ranks.barrier)
 
+    @phase("batch")
     def build(self, groups: StepGroups) -> batches.Batch:
         """This rank's arrays."""
         algorithm = self.parts.algorithm

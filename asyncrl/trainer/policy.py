@@ -13,9 +13,11 @@ from asyncrl.algorithms.corrections import mean_weight_of
 from asyncrl.algorithms.objective import policy_objective
 from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import NumericsError
+from asyncrl.metrics.phases import phase
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.columns import needs_reference
+from asyncrl.trainer.flops import count_flops
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
@@ -164,6 +166,7 @@ class Policy:
         """This rank's part of the weights, as servers will hold them. A collective where an adapter is sharded."""
         return self.weights.shards(self._wire_dtype)
 
+    @phase("update_actor")
     def step(self, start: StartOfStep, advantages_N: Tensor, tally: Tally) -> None:
         """Train one batch: ppo_epochs passes of ppo_mini_batches optimizer steps. Every rank calls it together.
 
@@ -188,6 +191,7 @@ class Policy:
             for number, rows in enumerate(parts):
                 whole = self._mini_batch_facts(start.batch, rows, known, is_first=epoch == number == 0)
                 self._optimizer_step(start.batch, rows, known, whole, tally, first_pass=epoch == 0)
+        count_flops(self.model.module, start.batch, tally, self._settings)
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[N] float32 nats, of the trained tokens under the weights as they are now."""

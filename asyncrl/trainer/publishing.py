@@ -24,6 +24,7 @@ from weightsync.staging import Staged
 
 log = logging.getLogger(__name__)
 
+AGAIN = "trainer publishes again"
 NAME, COPY, LANDING = "trainer publishes", "trainer copies its weights", "trainer waits for the version before"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 LEAVE_S = 10.0
@@ -167,7 +168,7 @@ class Publishing:
                     "start a group; look at the transport of weight sync.",
                 )
             if not await self.publish():
-                await waits.pause("trainer publishes again", next(pauses_s))
+                await waits.pause(AGAIN, next(pauses_s))
 
     async def _state_of_head(self, max_lag: int, over: bool) -> str:
         """arrived (the version on its way), fresh, stale, late (stale, and the time is up) or stop; rank 0's answer."""

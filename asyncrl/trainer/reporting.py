@@ -1,16 +1,19 @@
 """A step's line of metrics, written by rank 0, and the facts that people see of the trainer while it runs."""
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 
 from asyncrl import waits
+from asyncrl.metrics.phases import Phases, phase
 from asyncrl.metrics.timing import Stopwatches, WaitTimes, waiting
-from asyncrl.trainer import group_metrics, masked
+from asyncrl.trainer import group_metrics, masked, step_times
+from asyncrl.trainer.flops import FLOPS, RECOMPUTED, utilisation
 from asyncrl.trainer.intake import StepGroups
 from asyncrl.trainer.lineage import Lineage
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parts import TrainerParts
+from asyncrl.trainer.peaks import peak_flops
+from asyncrl.trainer.step_times import OF_WAIT, UPDATE
 from asyncrl.trainer.tally import Tally
 from buffer.errors import BufferError
 from buffer.versions import label
@@ -18,6 +21,7 @@ from buffer.versions import label
 log = logging.getLogger(__name__)
 
 HEARTBEAT, HEARTBEAT_S = "trainer's heartbeat", 2.0
+SILENT_MS = 10_000.0  # workers report every 2 s; one that is gone counts no more after this
 
 
 class Reporting:
@@ -26,10 +30,12 @@ class Reporting:
     def __init__(self, parts: TrainerParts, lineage: Lineage) -> None:
         self._parts, self._lineage = parts, lineage
         self.watches = Stopwatches()
-        self._waits = WaitTimes()
-        self._step_began_s = time.perf_counter()
-        self._tokens_per_s = 0.0
+        self._waits, self._phases = WaitTimes(), Phases(OF_WAIT)
+        self._tokens_per_s = self._generated_per_s = 0.0
+        config = parts.config
+        self._peak = peak_flops(parts.collective.device, config.model.dtype, config.trainer.peak_tflops)
 
+    @phase("report")
     def write_step(
         self, tally: Tally, groups: StepGroups, others: Mapping[str, float], *, num_tokens: Sequence[int]
     ) -> dict[str, int]:
@@ -51,9 +57,11 @@ class Reporting:
             whole.merge(blob)
         entries = group_metrics.answers(groups.entries, self._parts.config.rollout.n)
         left = group_metrics.answers(groups.left, self._parts.config.rollout.n)
-        seconds, total = self._lap(), sum(num_tokens)
-        self._tokens_per_s = total / seconds
+        lap_s, by_phase = self._phases.lap()
+        seconds, total = max(lap_s, 1e-9), sum(num_tokens)
+        self._tokens_per_s, world = total / seconds, self._parts.collective.world
         values = whole.values()
+        flops, recomputed = (values.pop(name, 0.0) for name in (FLOPS, RECOMPUTED))
         self.write(
             {
                 **renamed(values),
@@ -65,8 +73,12 @@ class Reporting:
                 "perf/total_num_tokens": float(total),
                 "perf/time_per_step": seconds,
                 "perf/tokens_per_s": self._tokens_per_s,
-                "perf/throughput": self._tokens_per_s / self._parts.collective.world,
+                "perf/throughput": self._tokens_per_s / world,
+                "perf/sampled_tokens_per_s": sum(map(sum, (entry.sampled for entry in entries))) / seconds,
+                "perf/generated_tokens_per_s": self._generated_per_s,
+                **utilisation(flops, recomputed, by_phase.get(UPDATE, 0.0), world, self._peak),
                 "timing_s/step": seconds,
+                **step_times.of_step(seconds, by_phase),
                 "perf/publish_blocks_step_share": others.get("timing_s/publish_blocked", 0.0) / seconds,
                 **self.watches.drain(),
                 **_without_heartbeat(self._waits.drain()),
@@ -75,8 +87,8 @@ class Reporting:
         return masked.by_source(values)
 
     def begin(self) -> None:
-        """The first step starts now: what was before it is no part of its seconds."""
-        self._lap()
+        """The first step starts now, in the task that calls this: what was before it is no part of its seconds."""
+        self._phases.begin()
         self.watches.drain()
 
     def write(self, values: Mapping[str, float]) -> None:
@@ -91,6 +103,7 @@ class Reporting:
                 counts = await waits.in_thread(self._parts.buffer.counts)
                 await waits.in_thread(self._parts.buffer.report, "buffer", counts)
                 await waits.in_thread(self._parts.buffer.report, "trainer", self._facts())
+                self._generated_per_s = generated(await waits.in_thread(self._parts.buffer.reports))
             except BufferError as error:
                 # Only a view misses it; whoever needs the buffer raises it.
                 log.warning("the trainer's report is not delivered: %s", error)
@@ -104,10 +117,16 @@ class Reporting:
             **waiting(apart_from=(HEARTBEAT,)),
         }
 
-    def _lap(self) -> float:
-        now_s = time.perf_counter()
-        seconds, self._step_began_s = now_s - self._step_began_s, now_s
-        return max(seconds, 1e-9)
+
+def generated(reports: Mapping[str, Mapping[str, float | str]]) -> float:
+    """Tokens a second of all workers that have reported in the last seconds."""
+    newest_ms = max((float(facts.get("at_ms", 0.0)) for facts in reports.values()), default=0.0)
+    rates = (
+        facts.get("tokens_per_s", 0.0)
+        for source, facts in reports.items()
+        if source not in ("trainer", "buffer") and newest_ms - float(facts.get("at_ms", 0.0)) <= SILENT_MS
+    )
+    return sum(rate for rate in rates if not isinstance(rate, str))
 
 
 def _without_heartbeat(seconds: dict[str, float]) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from asyncrl.algorithms.logprobs import sum_pi_squared
+from asyncrl.metrics.phases import phase
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.joined import Joined
 from asyncrl.trainer.teacher_scores import teacher_logprobs, teacher_top
@@ -48,22 +49,26 @@ class StartOfStep:
         self._models, self._critic = models, critic
 
     @cached_property
+    @phase("old_log_prob")
     def logprobs_N(self) -> Tensor:
         """[N] float32, nats."""
         return self._models.logprobs(self.batch)
 
     @cached_property
+    @phase("ref")
     def reference_N(self) -> Tensor:
         """[N] float32, nats, of the frozen reference model."""
         return self._models.reference_logprobs(self.batch)
 
     @cached_property
+    @phase("values")
     def values_N(self) -> Tensor:
         """[N] float32, of the critic, in units of reward."""
         assert self._critic is not None, "columns.needs_critic said that no critic is needed"
         return self._critic.values(self.batch)
 
     @cached_property
+    @phase("old_log_prob")
     def sum_pi_squared_N(self) -> Tensor:
         """[N] float32, sum over the vocabulary of the squared probabilities."""
         return self._models.measured(self.batch, sum_pi_squared)

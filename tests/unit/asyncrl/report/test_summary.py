@@ -106,6 +106,26 @@ def test_seconds_are_those_that_were_spent_on_every_branch(run_dir: Path) -> Non
     assert facts["wall_s"] == 41.0
 
 
+def test_the_stall_share_is_of_all_seconds_that_steps_took(run_dir: Path) -> None:
+    """Not the mean of shares: a long step counts for more. Steps of an older version without phases have no part."""
+    shares = [(8.0, 0.5, {"wait_groups": 4.0, "update_actor": 3.0, "other": 1.0}), (2.0, 0.1, {"wait_groups": 0.2})]
+    rows = [
+        trained(step, 1)
+        | {"timing_s/step": seconds, "perf/stall_share": share, "perf/mfu/actor": 0.1 * step}
+        | {f"timing_s/phase/{name}": spent for name, spent in phases.items()}
+        for step, (seconds, share, phases) in enumerate(shares, start=1)
+    ]
+    write(run_dir, rows)
+    facts = build(run_dir)
+    assert facts["stall_share"] == pytest.approx(0.42)
+    assert facts["time_by_phase"] == pytest.approx({"wait_groups": 0.42, "update_actor": 0.3, "other": 0.1})
+    assert facts["mfu"] == pytest.approx(0.15)
+    assert "42.0 %" in (text := summary.render(facts))
+    assert "wait_groups 42.0 %, update_actor 30.0 %, other 10.0 %" in text
+    write(run_dir, RUN)
+    assert (build(run_dir)["stall_share"], build(run_dir)["mfu"]) == (None, None)
+
+
 def test_it_is_json_that_strict_readers_take(run_dir: Path) -> None:
     write(run_dir, [*RUN, trained(5, 2) | {"critic/rewards/mean": "nan", "perf/tokens_per_s": "inf"}])
     facts = build(run_dir)
