@@ -1,42 +1,18 @@
-"""The peers on the same groups, in turns with ours: TransferQueue's sampler API and Reverb, each in its environment.
-
-Their environments are made once, under .venv-peers/, from the requirements in scripts/benches/peers/.
-"""
+"""The peers on the same groups, in turns with ours: TransferQueue's sampler API and Reverb, each in its environment."""
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-from pathlib import Path
 
 from scripts.benches.buffer_cases.flow import measure
+from scripts.benches.peer_environments import SCRIPTS, environment
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "peers"
-HOME = SCRIPTS.parents[2] / ".venv-peers"
-PYTHON = "python3.11"
-"""The last release of Reverb is for Python 3.11 at most."""
 RUN_S = 1200
 
 PEERS = {"transferqueue": 400, "reverb": 1920}
 """Groups a repetition: TransferQueue takes ten times as long."""
-
-
-def environment(peer: str) -> Path:
-    """The Python of a peer's environment, made first if its requirements are not what they were."""
-    wanted, home = (SCRIPTS / f"{peer}.txt").read_text(), HOME / peer
-    python, stamp = home / "bin" / "python", home / "stamp"
-    if not (stamp.exists() and stamp.read_text() == wanted):
-        base = shutil.which(PYTHON)
-        if base is None:
-            raise RuntimeError(f"--peers needs {PYTHON} on PATH for the environment of {peer}, and there is none.")
-        print(f"peers: making {home}, some minutes and up to 2 GB", file=sys.stderr)
-        subprocess.run([base, "-m", "venv", str(home)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, "-r", str(SCRIPTS / f"{peer}.txt")], check=True)
-        stamp.write_text(wanted)
-    return python
 
 
 def cpu_ms(peer: str, num_producers: int, count: int) -> dict[str, float]:
