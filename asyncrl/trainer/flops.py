@@ -42,7 +42,7 @@ class ModelFlops:
     @classmethod
     def of(cls, module: nn.Module) -> "ModelFlops":
         """Of a Hugging Face causal language model, split over ranks or not, with adapters or without."""
-        head = module.get_output_embeddings().weight  # type: ignore[operator, union-attr]  # all have them
+        head = module.get_output_embeddings().weight  # type: ignore[operator]  # all causal models have it
         config: Any = module.config
         config = config.get_text_config()
         products = [(weight, used) for weight, used in _products(module, config) if weight is not head]
