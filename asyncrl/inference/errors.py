@@ -3,6 +3,7 @@
 ServerError (asyncrl.errors)
  +-- ServerUnavailable   no usable answer (dropped, refused, timed out, 5xx): try another server
  |    +-- ServerBusy      it asks to come back later (429, 503, ...): nothing failed
+ |         +-- FellAsleep  its device was taken back while the request waited at its door
  +-- RequestRefused      the server understood and refused (4xx): the same request fails anywhere
  +-- MalformedAnswer     the answer contradicts itself or cannot be placed in a version: not to be trained on
 """
@@ -16,6 +17,10 @@ class ServerUnavailable(ServerError):
 
 class ServerBusy(ServerUnavailable):
     """The server asks to come back later; that is no failure of the request nor of the server."""
+
+
+class FellAsleep(ServerBusy):
+    """The server sleeps, and the request came too late to be answered before; another one may take it."""
 
 
 class RequestRefused(ServerError):

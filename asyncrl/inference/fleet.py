@@ -1,4 +1,4 @@
-"""Choose a server for each request by what the servers acknowledged, and place its answer in versions and digests.
+"""Choose a server for each request by what the servers acknowledged, and go elsewhere when one has gone to sleep.
 
 consumes  acks of servers, from weightsync's log   waits for     a server at or past the version a claim starts from
                                                    unblocked by  inference.host, acknowledge
@@ -18,12 +18,13 @@ from asyncrl import waits
 from asyncrl.errors import ServerError, WaitTimeout
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
-from asyncrl.inference.errors import MalformedAnswer, ServerUnavailable
+from asyncrl.inference.errors import FellAsleep, MalformedAnswer, ServerUnavailable
 from asyncrl.inference.member import Member
-from asyncrl.inference.protocol import Answer, Sampling
+from asyncrl.inference.placing import Placing
+from asyncrl.inference.protocol import Sampling
 from asyncrl.report.speeds import Served, Speeds, count
 from buffer import Span
-from buffer.versions import label, parse_label
+from buffer.versions import label
 from weightsync.acks import Ack, serving
 
 WAIT = "worker waits for a server at its version"
@@ -88,7 +89,7 @@ class Fleet:
     def __init__(self, board: Board, make_client: Callable[[str], ServerClient], limits: FleetLimits) -> None:
         self._board, self._make_client, self._limits = board, make_client, limits
         self._servers: dict[str, Member] = {}
-        self._digests: dict[int, int] = {}
+        self._placing = Placing(board)
         self._lagging: frozenset[str] = frozenset()
         self._waiters = _Waiters()
         self.speeds = Speeds()
@@ -118,7 +119,7 @@ class Fleet:
                 self._servers[name].acknowledged(ack)
             else:
                 self._servers[name] = Member(name, ack, self._make_client(ack.url), self._changed)
-            self._digests[ack.version] = ack.digest
+            self._placing.acknowledged(ack)
         self._changed()
 
     def _changed(self) -> None:
@@ -154,6 +155,7 @@ class Fleet:
             may_start_on: whether a packed version is new enough for this episode's claim.
         Raises:
             WaitTimeout: no server qualified for `server_wait_s`.
+            FellAsleep: try again; the answer in flight did not come back.
             ServerUnavailable, MalformedAnswer: try again; this server is left alone until it answers a probe.
             RequestRefused: no server would take this request.
         """
@@ -164,10 +166,14 @@ class Fleet:
         session.in_flight = (server, rid)
         start_s, before_s = time.monotonic(), server.in_flight_s(+1)
         try:
-            answer = await server.client.generate(
-                token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s, rid=rid
-            )
-            spans = await self._spans(answer, ack, server)
+            async with server.awake():
+                answer = await server.client.generate(
+                    token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s, rid=rid
+                )
+            spans = await self._placing.spans(answer, ack, server.name)
+        except FellAsleep:
+            session.server = None
+            raise
         except (ServerUnavailable, MalformedAnswer) as error:
             server.failed(error)
             session.server = None
@@ -260,40 +266,3 @@ class Fleet:
             waiters.count -= 1
             if waiters.count == 0:
                 waiters.counted.close()
-
-    async def _spans(self, answer: Answer, ack: Ack, server: Member) -> tuple[Span, ...]:
-        if not answer.token_ids:
-            return ()
-        if answer.one_version:
-            # It names only the newest version; what it had confirmed before is the oldest that a token can have.
-            return (Span(ack.version, ack.digest, len(answer.token_ids)),)
-        spans = []
-        for run in answer.runs:
-            version = self._version(run.label, ack, server)
-            spans.append(Span(version, await self._digest(version, server), run.num_tokens))
-        return tuple(spans)
-
-    def _version(self, text: str, ack: Ack, server: Member) -> int:
-        try:
-            return parse_label(text)
-        except ValueError as error:
-            if ack.version == 0:
-                return 0  # a server that has only ever had its model directory need not know our labels
-            raise MalformedAnswer(
-                "unknown_version",
-                f"{server.name} answered under weight version {text!r}, but it acknowledged {label(ack.version)}: it "
-                "was restarted or changed behind its host, so nobody knows the weights. The answer is dropped.",
-            ) from error
-
-    async def _digest(self, version: int, server: Member) -> int:
-        digest = self._digests.get(version)
-        if digest is None:  # activated and answered before its ack reached us
-            digest = await waits.in_thread(self._board.digest_of, version)
-        if digest is None:
-            raise MalformedAnswer(
-                "unknown_version",
-                f"{server.name} answered under weight version {label(version)}, which neither the log nor a server "
-                "knows; the trainer would refuse its tokens. The answer is dropped.",
-            )
-        self._digests[version] = digest
-        return digest

@@ -1,5 +1,8 @@
 """One server as a fleet sees it: what it acknowledged, what is in flight there, and whether it has just failed.
 
+A server that falls asleep answers what it has in flight before. A request that crossed its good night waits at its door
+until it wakes, which may be long: such a request is taken back and asked elsewhere.
+
 A server that failed a request is left alone until it answers a probe, and a little longer each time: the episodes wait
 meanwhile instead of spending their attempts on it. One that died takes a while to drop out of the version log, and
 without this every prompt in flight would be counted as failed for an outage.
@@ -8,15 +11,18 @@ without this every prompt in flight would be counted as failed for an outage.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from asyncrl import waits
 from asyncrl.errors import ServerError
 from asyncrl.inference.client import ServerClient
+from asyncrl.inference.errors import FellAsleep
 from weightsync.acks import Ack
 
 ALONE_S = (0.25, 10.0)  # the first time, and at most
 PROBE_S = 5.0
+DOOR_S = 1.0  # an answer that was given before the server slept is here by then
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +39,7 @@ class Member:
         self._num_failures = 0
         self._recovery: asyncio.Task[None] | None = None
         self._trouble = ""
+        self._asking: set[asyncio.Timeout] = set()
 
     @property
     def trouble(self) -> str:
@@ -56,7 +63,34 @@ class Member:
             if self._recovery is not None:
                 self._recovery.cancel()
                 self._recovery = None
+        if ack.state == "asleep" != self.ack.state:
+            asyncio.get_running_loop().call_later(DOOR_S, self._leave_door)
         self.ack = ack
+
+    @asynccontextmanager
+    async def awake(self) -> AsyncIterator[None]:
+        """Wait for an answer in the block for as long as the server does not sleep.
+
+        Raises:
+            FellAsleep: it sleeps, and has not answered.
+        """
+        asking = asyncio.timeout(None)
+        try:
+            async with asking:
+                self._asking.add(asking)
+                yield
+        except TimeoutError as error:
+            if not asking.expired():
+                raise
+            raise FellAsleep(f"{self.name} fell asleep before it took the request") from error
+        finally:
+            self._asking.discard(asking)
+
+    def _leave_door(self) -> None:
+        """Take back what still waits, if it sleeps."""
+        if self.ack.state == "asleep":
+            while self._asking:
+                self._asking.pop().reschedule(asyncio.get_running_loop().time())
 
     def answered(self) -> None:
         """It answered a request."""
