@@ -22,6 +22,7 @@ from asyncrl.trainer.tally import Tally
 from buffer.versions import pack
 from tests.support.tiny_policy import make_groups, make_policy
 from weightsync.config import WeightsyncConfig
+from weightsync.digest import digest_of_model_dir
 from weightsync.log import open_log
 from weightsync.manifest import Manifest
 from weightsync.publisher import WeightPublisher
@@ -30,12 +31,15 @@ from weightsync.transport import open_transport
 STEPS = 3
 
 
-def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: Path | None = None) -> dict:
-    """Steps `first` to STEPS - 1; a checkpoint after step 1."""
+def train(
+    model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: Path | None = None, **others: object
+) -> dict:
+    """Steps `first` to STEPS - 1; a checkpoint after step 1. `others` are settings of make_policy."""
     settings = {"lr": 3e-3, "ppo_mini_batches": 2, "ppo_epochs": 2, "micro_batch_tokens": 40, "lr_decay": "linear"}
     # Ranks that share a reference keep it on the CPU, so that both ways have to give the same numbers.
     settings |= {"offload_reference": ranks.world > 1}
-    policy = make_policy(model_dir, ranks, algorithm_kl_coef=0.1, algorithm_entropy_coef=0.01, **settings)
+    place = ranks.place
+    policy = make_policy(model_dir, ranks, algorithm_kl_coef=0.1, algorithm_entropy_coef=0.01, **settings, **others)
     if checkpoint is not None:
         stored = Checkpoints(checkpoint, CheckpointConfig())
         stored.load(stored.newest(), policy)
@@ -57,7 +61,7 @@ def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: 
         groups = make_groups(model_dir, 5, 3, seed=step)
         tokens = {g.ordinal: sum(t.num_tokens for t in g.trajectories) for g in groups}
         parts = mini_batches(list(tokens), 2)
-        own = {o for part in parts for o in assign({o: tokens[o] for o in part}, ranks.world)[ranks.rank]}
+        own = {o for part in parts for o in assign({o: tokens[o] for o in part}, place.data_world)[place.data_rank]}
         batch = build(
             [g for g in groups if g.ordinal in own],
             parts,
@@ -66,7 +70,8 @@ def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: 
             max_lag=8,
         )
         found["tokens"] += batch.num_trained
-        blobs = ranks.gather(Learner(policy).step(batch).to_bytes())
+        tally = Learner(policy).step(batch)
+        blobs = ranks.gather((tally if place.counts else Tally()).to_bytes())
         if blobs is not None:
             whole = Tally()
             for blob in blobs:
@@ -78,6 +83,7 @@ def train(model_dir: Path, out: Path, ranks: Ranks, first: int = 0, checkpoint: 
             Checkpoints(out / "checkpoints", CheckpointConfig()).save(CheckpointName(1, 2, 2), policy, state, ranks)
     export_policy(policy, Config(model=ModelConfig(path=model_dir)), out / "export", "1.3", ranks)
     ranks.barrier()
+    found["exported"] = f"{digest_of_model_dir(out / 'export', Manifest.from_model_dir(out / 'export')):016x}"
     return found
 
 
