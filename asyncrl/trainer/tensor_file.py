@@ -18,18 +18,18 @@ CHUNK_BYTES = 4 << 20
 """Written and hashed at once. Both let go of Python's lock meanwhile, so that a step beside them is not slowed down."""
 
 DTYPES: Mapping[torch.dtype, str] = {
-    torch.float64: "F64",
     torch.int64: "I64",
+    torch.float64: "F64",
     torch.float32: "F32",
     torch.int32: "I32",
-    torch.float16: "F16",
     torch.bfloat16: "BF16",
+    torch.float16: "F16",
     torch.int16: "I16",
     torch.int8: "I8",
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Names of the format, widest first."""
+"""Names of the format, in the order in which its files hold them: widest first, so that each is aligned."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> tuple[int, str]:
@@ -42,7 +42,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         OSError: the disk is full or fails.
         ValueError: a tensor has a dtype that the format does not have.
     """
-    names = sorted(tensors, key=lambda name: (-_width(name, tensors[name]), name))
+    names = sorted(tensors, key=lambda name: (_place(name, tensors[name]), name))
     hasher, size = blake3(), 0
     with path.open("wb", buffering=0) as file:
         for block in chain([_header(names, tensors, metadata)], (_bytes_of(tensors[name]) for name in names)):
@@ -55,10 +55,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     return size, hasher.hexdigest()
 
 
-def _width(name: str, tensor: Tensor) -> int:
+def _place(name: str, tensor: Tensor) -> int:
     if tensor.dtype not in DTYPES:
         raise ValueError(f"{name} is {tensor.dtype}, which safetensors cannot hold; known are {[*DTYPES.values()]}.")
-    return tensor.element_size()
+    return [*DTYPES].index(tensor.dtype)
 
 
 def _header(names: list[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> memoryview:

@@ -97,9 +97,15 @@ class Run:
     parts: TrainerParts
     sink: Lines
 
-    def go(self, *, resume: bool = False, stop: threading.Event | None = None) -> Outcome:
+    def loop(self) -> TrainingLoop:
+        """The loop, for those who look at it from beside."""
+        return TrainingLoop(self.parts)
+
+    def go(
+        self, *, resume: bool = False, stop: threading.Event | None = None, loop: TrainingLoop | None = None
+    ) -> Outcome:
         """Run the loop to its end."""
-        return asyncio.run(TrainingLoop(self.parts).run(resume=resume, stop=stop or threading.Event()))
+        return asyncio.run((loop or self.loop()).run(resume=resume, stop=stop or threading.Event()))
 
 
 def make_buffer(config: Config, run: str = "toy") -> ReplayBuffer:
