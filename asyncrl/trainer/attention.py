@@ -14,7 +14,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from asyncrl.errors import ConfigError
-from asyncrl.trainer.documents import Documents
+from asyncrl.trainer.documents import Documents, Stretch
+from asyncrl.trainer.peers import whole_row
 
 ATTENTION = "within_documents"
 
@@ -48,8 +49,8 @@ def within_documents(
 
     Args:
         module: the attention layer that calls.
-        query_1HTD: H heads; key_1KTD, value_1KTD: K heads, of which H is a multiple.
-        documents: bounds of the row's T tokens.
+        query_1HTD: H heads; key_1KTD, value_1KTD: K heads, of which H is a multiple. Of this rank's T tokens.
+        documents: bounds of the row, and which of its tokens these are.
         scaling: factor on the scores; None: 1 / sqrt(D).
         sliding_window: a token sees so many tokens, itself included; None: all before it.
         others: refused, but for those without effect and those that are None or False.
@@ -73,9 +74,18 @@ def within_documents(
             "within the documents of a packed row. Set actor.packing (and critic.packing) to false: rows are padded "
             "then."
         )
-    window = sliding_window if sliding_window is not None and sliding_window < documents.longest else None
+    if documents.peers is not None:
+        states = whole_row(torch.cat([key_1KTD, value_1KTD], dim=-1)[0], documents.peers).unsqueeze(0)
+        key_1KTD, value_1KTD = torch.split(states, [key_1KTD.shape[-1], value_1KTD.shape[-1]], dim=-1)
     attend = _by_kernel if _has_kernel(query_1HTD, value_1KTD) else _by_document
-    return attend(query_1HTD, key_1KTD, value_1KTD, documents, scaling, window), None
+    if len(documents.stretches) == 1:
+        return attend(query_1HTD, key_1KTD, value_1KTD, documents.stretches[0], scaling, sliding_window), None
+    attended = []
+    sizes = [stop - start for start, stop in (stretch.queries for stretch in documents.stretches)]
+    for query, stretch in zip(torch.split(query_1HTD, sizes, dim=2), documents.stretches, strict=True):
+        seen = slice(*stretch.keys)
+        attended.append(attend(query, key_1KTD[:, :, seen], value_1KTD[:, :, seen], stretch, scaling, sliding_window))
+    return torch.cat(attended, dim=1), None
 
 
 AttentionInterface.register(ATTENTION, within_documents)
@@ -99,37 +109,42 @@ def _kernel_dtype(query: Tensor) -> torch.dtype:
 
 
 def _by_kernel(
-    query: Tensor, key: Tensor, value: Tensor, documents: Documents, scaling: float | None, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, stretch: Stretch, scaling: float | None, window: int | None
 ) -> Tensor:
-    dtype, longest = _kernel_dtype(query), documents.longest
+    dtype = _kernel_dtype(query)
     query_THD, key_TKD, value_TKD = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
-    attended = varlen_attn(
+    attended_THD = varlen_attn(
         query_THD,
         key_TKD,
         value_TKD,
-        documents.bounds,
-        documents.bounds,
-        longest,
-        longest,
+        stretch.query_bounds,
+        stretch.key_bounds,
+        stretch.longest_query,
+        stretch.longest_key,
         scale=scaling,
         window_size=(-1 if window is None else window - 1, 0),
         enable_gqa=True,
     )
-    assert isinstance(attended, Tensor)
-    return attended.unsqueeze(0)
+    assert isinstance(attended_THD, Tensor)
+    return attended_THD.unsqueeze(0)
 
 
 def _by_document(
-    query: Tensor, key: Tensor, value: Tensor, documents: Documents, scaling: float | None, window: int | None
+    query: Tensor, key: Tensor, value: Tensor, stretch: Stretch, scaling: float | None, window: int | None
 ) -> Tensor:
     """One call of torch's attention for each run of documents that are equally long."""
-    sizes = [number * length for number, length in documents.runs]
     # Split, not sliced: the gradient of a slice is as long as the row, once for each document.
-    parts = zip(*(torch.split(states, sizes, dim=2) for states in (query, key, value)), strict=True)
+    queries = torch.split(query, [number * length for number, length, _ in stretch.runs], dim=2)
+    sizes = [number * length for number, _, length in stretch.runs]
+    keys, values = (torch.split(states, sizes, dim=2) for states in (key, value))
     attended = []
-    for part, (number, length) in zip(parts, documents.runs, strict=True):
-        query_nHLD, key_nKLD, value_nKLD = (states.unflatten(2, (number, length))[0].transpose(0, 1) for states in part)
-        seen = None if window is None or window >= length else _window(length, window, query.device)
+    for query_1HTD, key_1KTD, value_1KTD, (number, _, length) in zip(queries, keys, values, stretch.runs, strict=True):
+        query_nHLD, key_nKLD, value_nKLD = (
+            torch.unflatten(states, 2, (number, -1))[0].transpose(0, 1) for states in (query_1HTD, key_1KTD, value_1KTD)
+        )
+        is_whole = query_nHLD.shape[2] == length
+        is_narrow = window is not None and window < length
+        seen = None if is_whole and not is_narrow else _seen(query_nHLD.shape[2], length, window, query.device)
         out_nHLD = scaled_dot_product_attention(
             query_nHLD,
             key_nKLD,
@@ -143,8 +158,8 @@ def _by_document(
     return torch.cat(attended).unsqueeze(0)
 
 
-def _window(length: int, window: int, device: torch.device) -> Tensor:
-    """[L, L] bool, causal and at most `window` tokens back, the token itself included."""
-    places = torch.arange(length, device=device)
-    back = places[:, None] - places
-    return (back >= 0) & (back < window)
+def _seen(num_queries: int, num_keys: int, window: int | None, device: torch.device) -> Tensor:
+    """[queries, keys] bool: the last query sees the last key, and each at most `window` keys, its own included."""
+    places = torch.arange(num_keys, device=device)
+    back = places[num_keys - num_queries :, None] - places
+    return (back >= 0) & (back < (num_keys if window is None else window))

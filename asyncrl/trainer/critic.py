@@ -190,8 +190,8 @@ class Critic:
         return tokens.metrics["nonfinite_tokens"][0]
 
     def _values(self, micro: MicroBatch) -> Tensor:
-        values_N1: Tensor = self.model(micro.inputs, micro.predictors_N)
-        return values_N1.squeeze(-1)
+        values_M1: Tensor = self.model(micro.inputs, micro.predictors_M)
+        return micro.whole(values_M1.T)[0]
 
     def _measure(self, returns_N: Tensor, values_N: Tensor, tally: Tally) -> None:
         """What the critic foretold, what came, and how much of the difference between tokens it explains."""

@@ -66,24 +66,37 @@ class LanguageModel:
         """Logprobs, with gradient where autograd is on, and entropies of the trained tokens at `temperature`.
 
         Args:
-            measure: what else to make of the [N, V] logits, divided by the temperature; [N].
+            measure: what else to make of the [M, V] logits, divided by the temperature; [M].
         """
-        logits_NV = self.logits(micro)
-        logprobs_N = token_logprobs(logits_NV, micro.labels_N, temperature=temperature)
-        source_NV = logits_NV if entropy_has_gradient else logits_NV.detach()
-        measured_N = None if measure is None else measure(logits_NV / temperature)
-        return TokenOutputs(logprobs_N, entropy(source_NV, temperature=temperature), measured_N)
+        logits_MV = self.logits(micro)
+        source_MV = logits_MV if entropy_has_gradient else logits_MV.detach()
+        found = [
+            token_logprobs(logits_MV, micro.own(micro.labels_N), temperature=temperature),
+            entropy(source_MV, temperature=temperature),
+        ]
+        if measure is not None:
+            found.append(measure(logits_MV / temperature))
+        logprobs_N, entropies_N, *measured_N = micro.whole(torch.stack(found)).unbind()
+        return TokenOutputs(
+            logprobs_N,
+            entropies_N if entropy_has_gradient else entropies_N.detach(),
+            measured_N[0] if measured_N else None,
+        )
+
+    def measured(self, micro: MicroBatch, measure: Callable[[Tensor], Tensor], *, temperature: float) -> Tensor:
+        """[N] float32, what `measure` makes of the [M, V] logits, divided by the temperature."""
+        return micro.whole(measure(self.logits(micro) / temperature).float().unsqueeze(0))[0]
 
     def logits(self, micro: MicroBatch) -> Tensor:
-        """[N, V] that predict the trained tokens."""
+        """[M, V] that predict the trained tokens, those of them that this rank predicts."""
         assert (micro.inputs.documents is not None) == self.is_packed
-        self._predictors = micro.predictors_N
+        self._predictors = micro.predictors_M
         try:
             with autocast(self.device, self._arithmetic):
-                logits_NV: Tensor = self.module(**micro.inputs.arguments()).logits[0]
+                logits_MV: Tensor = self.module(**micro.inputs.arguments()).logits[0]
         finally:
             self._predictors = None
-        return logits_NV
+        return logits_MV
 
     @contextmanager
     def at_hand(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.aggregation import Denominators
 from asyncrl.trainer.batch import Batch, Ints
+from asyncrl.trainer.documents import Share
 from asyncrl.trainer.micro_batch import MicroBatch, empty_micro_batch, micro_batches
 from asyncrl.trainer.parallel import Ranks
 
@@ -21,7 +22,11 @@ class Passes:
             max_tokens: most tokens, padding included, in one forward pass of a rank.
             is_packed: the model reads packed rows, and no padded ones.
         """
-        self._ranks, self._max_tokens, self._device, self._is_packed = ranks, max_tokens, device, is_packed
+        self._ranks, self._device, self._is_packed = ranks, device, is_packed
+        cp = None if ranks.meshes is None else ranks.meshes.cp
+        self._share = None if cp is None else Share(cp.get_group(), cp.get_local_rank(), cp.size())
+        # Ranks that share a row have a part each of its tokens.
+        self._max_tokens = max_tokens if self._share is None else max_tokens * self._share.size
 
     def count(self, batch: Batch, rows: Ints) -> Denominators:
         """Tokens and rows of the whole mini-batch, on all ranks."""
@@ -31,9 +36,10 @@ class Passes:
 
     def micro_batches(self, batch: Batch, rows: Ints) -> Sequence[MicroBatch]:
         """This rank's micro-batches, as many as any rank has."""
-        own = list(micro_batches(batch, rows, self._max_tokens, self._device, is_packed=self._is_packed))
+        is_packed, share = self._is_packed, self._share
+        own = list(micro_batches(batch, rows, self._max_tokens, self._device, is_packed=is_packed, share=share))
         num_missing = self._ranks.largest(len(own)) - len(own)
-        return own + [empty_micro_batch(self._device, is_packed=self._is_packed)] * num_missing
+        return own + [empty_micro_batch(self._device, is_packed=is_packed, share=share)] * num_missing
 
     @torch.no_grad()
     def collect(

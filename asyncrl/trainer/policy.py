@@ -210,7 +210,8 @@ class Policy:
 
     def measured(self, batch: Batch, measure: Callable[[Tensor], Tensor]) -> Tensor:
         """[N], what `measure` makes of the [N, V] logits, divided by the temperature, that predict the tokens."""
-        return self._passes.collect(batch, lambda micro: measure(self.model.logits(micro) / self._temperature))
+        temperature = self._temperature
+        return self._passes.collect(batch, lambda micro: self.model.measured(micro, measure, temperature=temperature))
 
     def _mini_batch_facts(self, batch: Batch, rows: Ints, known: TokenFacts, *, is_first: bool) -> MiniBatchFacts:
         """What the algorithm asks about a mini-batch as a whole, before its first micro-batch."""

@@ -79,7 +79,7 @@ def teacher_top(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def distance_to_top(top: tuple[Tensor, Tensor], micro: MicroBatch, device: torch.device) -> Callable[[Tensor], Tensor]:
-    """What makes a micro-batch's [N, V] logits their distance to the teacher's likeliest tokens, [N].
+    """What makes a micro-batch's [M, V] logits their distance to the teacher's likeliest tokens, [M].
 
     Args:
         top: of the batch, as `teacher_top` gives them.
@@ -89,7 +89,7 @@ def distance_to_top(top: tuple[Tensor, Tensor], micro: MicroBatch, device: torch
     if not len(index):  # a micro-batch without trained tokens has one position all the same
         logprobs_NK = logprobs_NK.new_full((len(micro.slots_N), logprobs_NK.shape[1]), torch.nan)
         ids_NK = ids_NK.new_zeros(logprobs_NK.shape)
-    return lambda logits_NV: topk_distance(logits_NV, logprobs_NK, ids_NK)
+    return lambda logits_MV: topk_distance(logits_MV, micro.own(logprobs_NK), micro.own(ids_NK))
 
 
 def measure_teacher(logprobs_N: Tensor, teacher_N: Tensor, tally: Tally) -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from asyncrl.trainer.attention import CannotPack, within_documents
-from asyncrl.trainer.documents import Documents
+from asyncrl.trainer.documents import Documents, Share
 
 CPU = torch.device("cpu")
 WIDTH = 4
@@ -57,6 +57,38 @@ def test_values_and_gradients_are_those_of_a_masked_softmax(lengths, heads, wind
     upstream = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
     for one, other in zip(*(torch.autograd.grad(out, tensors, upstream) for out in (found, expected)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    size=st.integers(2, 4),
+    window=st.sampled_from([None, 1, 3]),
+)
+def test_the_parts_of_a_row_that_ranks_share_give_what_the_whole_row_gives(lengths, size, window):
+    """Each rank has its own queries, and the keys and values of all."""
+    multiple = Share(None, 0, size).multiple
+    lengths = [*lengths, multiple - sum(lengths) % multiple]
+    tensors = [states(heads, sum(lengths), seed) for seed, heads in enumerate((4, 2, 2))]
+    expected = by_the_book(*tensors, lengths, None, window)
+    found, places = [], []
+    for rank in range(size):
+        share = Share(None, rank, size)
+        pieces = share.of(sum(lengths))
+        query = torch.cat([tensors[0][:, :, slice(*piece)] for piece in pieces], dim=2)
+        documents = Documents.of(lengths, CPU, share)
+        part, _ = within_documents(Layer(), query, *tensors[1:], None, documents=documents, sliding_window=window)
+        found.append(part)
+        places += [place for piece in pieces for place in range(*piece)]
+    assert sorted(places) == list(range(sum(lengths)))
+    found = torch.cat(found, dim=1)
+    torch.testing.assert_close(found, expected[:, places], rtol=1e-10, atol=1e-12)
+    for one, other in zip(
+        torch.autograd.grad((found * expected[:, places].detach()).sum(), tensors),
+        torch.autograd.grad((expected * expected.detach()).sum(), tensors),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
 def test_what_is_in_one_document_does_not_reach_another():

@@ -10,6 +10,7 @@ from asyncrl.algorithms import ALGORITHMS
 from asyncrl.algorithms.advantages import group_relative, row_scores, spread
 from asyncrl.algorithms.base import alone
 from asyncrl.trainer.batch import build
+from asyncrl.trainer.documents import Share
 from asyncrl.trainer.joined import Joined
 from asyncrl.trainer.measure import measure
 from asyncrl.trainer.micro_batch import empty_micro_batch, micro_batches
@@ -76,7 +77,7 @@ def seen_in(batch, max_tokens, mini, advantage, *, is_packed):
     seen = []
     for micro in micro_batches(batch, batch.rows_by_mini_batch[mini], max_tokens, CPU, is_packed=is_packed):
         ids, starts = micro.inputs.token_ids_RT.flatten(), micro.inputs.starts_R
-        for n, place in enumerate(micro.predictors_N.tolist()):
+        for n, place in enumerate(micro.predictors_M.tolist()):
             before = ids[starts[starts <= place][-1] : place + 1].tolist()
             slot = int(micro.slots_N[n])
             assert micro.mask_RS.flatten()[slot]
@@ -241,6 +242,36 @@ def test_grid_places_values_and_passes_gradients():
 
 def test_the_empty_micro_batch_trains_no_token():
     assert all(int(empty_micro_batch(CPU, is_packed=packed).mask_RS.sum()) == 0 for packed in (True, False))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("max_tokens", [1, 9, 1000])
+def test_ranks_that_share_a_row_predict_every_token_once(size, max_tokens):
+    groups = [group(0, *(trajectory(row([5] * n, list(range(10, 11 + n))), reward=1.0) for n in (1, 4, 2)))]
+    batch = built(groups)
+    rows = batch.rows_by_mini_batch[0]
+    whole = list(micro_batches(batch, rows, max_tokens, CPU, is_packed=True))
+    shares = [Share(None, rank, size) for rank in range(size)]
+    parts = [list(micro_batches(batch, rows, max_tokens, CPU, is_packed=True, share=share)) for share in shares]
+    for number, micro in enumerate(whole):
+        mine = [part[number] for part in parts]
+        assert len({part.inputs.token_ids_RT.shape for part in mine}) == 1
+        assert torch.equal(
+            torch.cat([part.predicted_M for part in mine]).sort().values, torch.arange(len(micro.labels_N))
+        )
+        for part in mine:
+            read, places = part.inputs, part.predictors_M
+            assert torch.equal(read.token_ids_RT[0, places], micro.inputs.token_ids_RT[0, part.own(micro.predictors_M)])
+            assert torch.equal(read.positions_RT[0, places], micro.inputs.positions_RT[0, part.own(micro.predictors_M)])
+            assert torch.equal(part.slots_N, micro.slots_N)
+            assert torch.equal(part.mask_RS, micro.mask_RS)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_empty_micro_batch_of_ranks_that_share_a_row_has_one_predictor(size):
+    parts = [empty_micro_batch(CPU, is_packed=True, share=Share(None, rank, size)) for rank in range(size)]
+    assert [len(part.predicted_M) for part in parts] == [1] + [0] * (size - 1)
+    assert {part.inputs.token_ids_RT.shape for part in parts} == {(1, 2)}
 
 
 def test_answers_cut_at_the_length_limit_leave_the_loss_only_when_asked():
