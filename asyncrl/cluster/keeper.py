@@ -51,7 +51,9 @@ class Order:
 class Keeper:
     """Starts, signals and watches the processes of one bundle. Its methods are short: one call at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str = "") -> None:
+        """`where`: the machine in the cluster's own words, for logs."""
+        self._where = where
         self._children: dict[str, LocalChild] = {}
         self._refused: dict[str, tuple[int, str]] = {}
 
@@ -63,7 +65,7 @@ class Keeper:
         """Start a process; why it could not be started is what `poll` answers."""
         self._refused.pop(order.name, None)
         try:
-            self._children[order.name] = _start(order)
+            self._children[order.name] = _start(order, self._where)
         except PreflightError as error:
             self._refused[order.name] = (error.exit_code, str(error))
 
@@ -86,12 +88,12 @@ class Keeper:
             self._children[name].send(signal.Signals(number))
 
 
-def _start(order: Order) -> LocalChild:
+def _start(order: Order, where: str) -> LocalChild:
     _require_shared(order.proof)
     env = {**os.environ, **order.env, DEVICES: ",".join(_own_devices(order))}
     log = Path(order.log)
     with log.open("a") as file:
-        file.write(f"asyncrl: {order.name} on {socket.gethostname()}, Ray node {os.environ.get('RAY_NODE_ID', '?')}\n")
+        file.write(f"asyncrl: {order.name} on {socket.gethostname()}{where and ', '}{where}\n")
     cwd = order.cwd if Path(order.cwd).is_dir() else None
     return start_child(order.role, order.name, order.arguments, env, log, cwd=cwd)
 

@@ -26,6 +26,13 @@ LOCAL = "local"
 """Ray's word for a cluster of this machine alone, started for the command and ended with it."""
 
 
+class RayKeeper(Keeper):
+    """A keeper that says which node it is on."""
+
+    def __init__(self) -> None:
+        super().__init__(f"Ray node {ray.get_runtime_context().get_node_id()}, {ray.util.get_node_ip_address()}")
+
+
 @dataclass
 class _Reserved:
     group: BundleGroup
@@ -101,7 +108,7 @@ class RayMachines:
         """See Machines."""
         reserved = self._reserved[group]
         actor = (
-            ray.remote(Keeper)
+            ray.remote(RayKeeper)
             .options(
                 num_cpus=reserved.group.bundle.cpus,
                 num_gpus=reserved.group.bundle.devices,
