@@ -2,6 +2,15 @@
 
 from asyncrl.load_config.foreign_keys import FOREIGN_KEYS
 from asyncrl.load_config.keys import Key, describe
-from asyncrl.load_config.loader import REDIS_URL_VARIABLE, LoadedConfig, load, to_yaml
+from asyncrl.load_config.loader import REDIS_URL_VARIABLE, SECRET_VARIABLES, LoadedConfig, load, to_yaml
 
-__all__ = ["FOREIGN_KEYS", "REDIS_URL_VARIABLE", "Key", "LoadedConfig", "describe", "load", "to_yaml"]
+__all__ = [
+    "FOREIGN_KEYS",
+    "REDIS_URL_VARIABLE",
+    "SECRET_VARIABLES",
+    "Key",
+    "LoadedConfig",
+    "describe",
+    "load",
+    "to_yaml",
+]

@@ -23,6 +23,12 @@ from asyncrl.load_config.yaml_reader import Json, Problem
 from asyncrl.load_config.yaml_writer import document as yaml_document
 
 REDIS_URL_VARIABLE = "ASYNCRL_REDIS_URL"
+SECRET_VARIABLES = {
+    "buffer.url": REDIS_URL_VARIABLE,
+    "weightsync.url": "ASYNCRL_WEIGHTSYNC_URL",
+    "weightsync.key": "ASYNCRL_WEIGHTSYNC_KEY",
+}
+"""Key -> the variable that is its value where it is not set: a secret belongs into no file that is copied."""
 """Environment variable with the address of Redis, used when buffer.url is not set: it keeps a password out of files."""
 
 OF_THE_MODE = {
@@ -63,7 +69,7 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> LoadedConfig:
             problems or [Problem("", str(path), f"holds {type(file.value).__name__}, not sections with keys")]
         )
     tree, places = _merged(file, given.values)
-    _add_redis_url(tree, places)
+    _add_secrets(tree, places)
     seen = {problem.key for problem in problems}
     try:
         config = Config.model_validate_json(json.dumps(tree))
@@ -103,13 +109,14 @@ def _without_interpolations(value: Json) -> Json:
     return value.replace("${", "") if isinstance(value, str) else value
 
 
-def _add_redis_url(tree: dict[str, Any], places: dict[str, str]) -> None:
-    """Fill buffer.url from the environment if it is not set."""
-    section = tree.get("buffer", {})
-    url = os.environ.get(REDIS_URL_VARIABLE)
-    if url and isinstance(section, dict) and section.get("url") is None:
-        tree["buffer"] = {**section, "url": url}
-        places["buffer.url"] = f"environment {REDIS_URL_VARIABLE}"
+def _add_secrets(tree: dict[str, Any], places: dict[str, str]) -> None:
+    """Fill secrets from the environment that are not set."""
+    for key, variable in SECRET_VARIABLES.items():
+        name, _, field = key.partition(".")
+        section, value = tree.get(name, {}), os.environ.get(variable)
+        if value and isinstance(section, dict) and section.get(field) is None:
+            tree[name] = {**section, field: value}
+            places[key] = f"environment {variable}"
 
 
 def _leaves(key: str, value: Json) -> Iterator[str]:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from asyncrl.cluster import Cluster, Launch
+from asyncrl.cluster import Cluster, Launch, Wanted
 from asyncrl.cluster import open_cluster as open_backend
 from asyncrl.config import Config
 from asyncrl.errors import PreflightError
+from asyncrl.placement import Placement
 from asyncrl.run.connections import URL
 from asyncrl.run.devices import num_devices
 
@@ -21,8 +22,7 @@ def open_cluster(config: Config, log_dir: Path, url: str) -> Cluster:
     """The cluster of cluster.backend. `url`: Redis, for the children alone.
 
     Raises:
-        PreflightError: its library is missing, nobody answers, or the processes on its machines would not find Redis or
-            each other.
+        PreflightError: its library is missing, or nobody answers.
     """
     launch = Launch(
         run=config.run.name,
@@ -32,13 +32,19 @@ def open_cluster(config: Config, log_dir: Path, url: str) -> Cluster:
         num_devices=num_devices(),
         device=config.trainer.device,
     )
-    cluster = open_backend(launch)
-    try:
-        require_reachable(config, url, cluster.machines())
-    except PreflightError:
-        cluster.kill()
-        raise
-    return cluster
+    return open_backend(launch)
+
+
+async def place(cluster: Cluster, wanted: Wanted, config: Config, url: str, stop: asyncio.Event) -> Placement | None:
+    """Room for all that is wanted, or None if the command is stopped before there is.
+
+    Raises:
+        PreflightError: the processes on the cluster's machines would not find Redis or each other.
+        WaitTimeout: there was no room in time.
+    """
+    placement = await unless_stopped(stop, cluster.place(wanted))
+    require_reachable(config, url, cluster.machines())  # now: machines may have joined meanwhile
+    return placement
 
 
 async def unless_stopped(stop: asyncio.Event, waiting: Coroutine[Any, Any, T]) -> T | None:

@@ -16,7 +16,7 @@ from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.machines import open_cluster, unless_stopped
+from asyncrl.run.machines import open_cluster, place
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.signals import stop_event
 from asyncrl.run.teacher_places import with_addresses
@@ -46,7 +46,7 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     hurry = asyncio.Event()
     stop = stop_event(at_once=cluster.kill, hurry=hurry)  # after Ray's own handlers
     try:
-        placement = await unless_stopped(stop, cluster.place(wanted))
+        placement = await place(cluster, wanted, config, url, stop)
         if placement is None:
             return 0
         side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)

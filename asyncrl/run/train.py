@@ -24,7 +24,7 @@ from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.machines import open_cluster, unless_stopped
+from asyncrl.run.machines import open_cluster, place, unless_stopped
 from asyncrl.run.outcome import read_outcome
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide, num_servers_beside_trainer, side_beside_trainer
@@ -81,7 +81,7 @@ class Supervisor:
             shares_devices=plan.lends,
         )
         try:
-            placement = await unless_stopped(stop, self._cluster.place(wanted))
+            placement = await place(self._cluster, wanted, config, self._url, stop)
             if placement is None:
                 return 0
             config_file = write_config(config, self._directory / "logs" / "config.json")

@@ -6,16 +6,18 @@ import pytest
 
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
-from asyncrl.load_config import FOREIGN_KEYS, LoadedConfig, describe, load, to_yaml
+from asyncrl.load_config import FOREIGN_KEYS, SECRET_VARIABLES, LoadedConfig, describe, load, to_yaml
 from asyncrl.load_config.foreign_keys import answer
 from asyncrl.load_config.keys import known_keys
+from asyncrl.load_config.secrets import is_secret
 
 SHIPPED = sorted((Path(__file__).resolve().parents[3] / "configs").glob("*.yaml"))
 
 
 @pytest.fixture(autouse=True)
-def no_redis_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("ASYNCRL_REDIS_URL", raising=False)
+def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in SECRET_VARIABLES.values():
+        monkeypatch.delenv(variable, raising=False)
 
 
 @pytest.fixture
@@ -260,6 +262,20 @@ def test_the_redis_url_comes_from_the_environment_when_it_is_not_set(
     assert first.origins["buffer.url"] == "environment ASYNCRL_REDIS_URL"
     assert first.resolved["buffer"]["url"] == "redis://**********@elsewhere:6379/0"
     assert loaded(file, "", "buffer.url=redis://here:1/0").origins["buffer.url"] == "override"
+
+
+def test_every_secret_comes_from_the_environment_when_it_is_not_set(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets = {key for key, field in known_keys().items() if is_secret(field)}
+    assert set(SECRET_VARIABLES) == secrets, "one that only a file may hold is copied with it"
+    for variable in SECRET_VARIABLES.values():
+        monkeypatch.setenv(variable, "redis://:hunter2@a-secret-of-sixteen")
+    found = loaded(file, "")
+    assert {key: found.origins[key] for key in secrets} == {
+        key: f"environment {variable}" for key, variable in SECRET_VARIABLES.items()
+    }
+    assert "hunter2" not in to_yaml(found)
 
 
 @pytest.mark.parametrize(
