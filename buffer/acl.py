@@ -29,7 +29,7 @@ ADMIN = "admin"
 
 WEIGHT_LOG = (
     *("owner", "head", "records", "anchors", "merged", "nonces", "digests", "hints", "documents", "endpoints"),
-    *("servers", "incarnations", "states", "held", "seen", "needs", "wish"),
+    *("servers", "incarnations", "states", "held", "seen", "needs", "wish", "pin"),
 )
 """What weightsync keeps beside the ledger, as {run}:w:<name>: versions, and the fleet. A test compares the two."""
 

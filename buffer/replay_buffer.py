@@ -8,6 +8,7 @@ operator         status, groups, dead_letters, pause, resume, stop, resubmit, pu
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from threading import Lock
 
 from buffer.answers import SweepReport
@@ -26,10 +27,23 @@ from buffer.store import Clock, Store
 from buffer.tokens import all_spent
 from buffer.trainer_side import TrainerSide
 from buffer.versions import label as label_of
-from buffer.versions import unpack
+from buffer.versions import parse_label, unpack
 from buffer.worker_side import WorkerSide
 
 _MAX_REPORT = 1 << 16
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What a ledger of held-out prompts is the evaluation of.
+
+    Attributes:
+        version: packed; every token is to be its.
+        server: the one that plays it, because it is kept at that version; None: any that has it.
+    """
+
+    version: int
+    server: str | None
 
 
 class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
@@ -40,6 +54,8 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
     ) -> None:
         super().__init__(store, payloads, config, staleness)
         self._evaluation: ReplayBuffer | None = None
+        self.evaluates: Evaluated | None = None
+        """None: the ledger is a run's."""
         self._evaluation_lock = Lock()
 
     @classmethod
@@ -123,12 +139,15 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
         both."""
         return Hints(self._store, kind)
 
-    def open_evaluation(self, version: int, *, num_prompts: int, group_size: int) -> "ReplayBuffer":
+    def open_evaluation(
+        self, version: int, *, num_prompts: int, group_size: int, server: str | None = None
+    ) -> "ReplayBuffer":
         """A ledger of its own for the held-out prompts 0..num_prompts-1, which workers reserve from first.
 
         Args:
             version: packed; what is evaluated, on the trainer's own branch.
             group_size: trajectories per prompt; written into the record of the evaluation.
+            server: who plays it alone (see Evaluated); workers find it there, too.
         Raises:
             Fenced, Behind: `version` is not of the ledger's branch.
         """
@@ -144,14 +163,14 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
             raise BufferError(
                 f"the evaluation of {name} is on branch {done.branch}: a version is evaluated on its own branch."
             )
-        store.register({"group_size": str(group_size)})
+        store.register({"group_size": str(group_size), "server": server or ""})
         done = self._store.evaluate(branch, self._nonce(branch), name, "", ())
         if done.status != "ok":
             evaluation._delete(store.drop())
         self._check(done, branch, f"evaluation of {name}")
         if done.evaluation and done.evaluation != name:
             self._drop_evaluation(done.evaluation, name, branch)
-        evaluation._limit, evaluation._branch = 0, branch
+        evaluation._limit, evaluation._branch, evaluation.evaluates = 0, branch, Evaluated(version, server)
         with self._evaluation_lock:
             self._evaluation = evaluation
         return evaluation
@@ -163,7 +182,9 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
             if not name:
                 self._evaluation = None
             elif self._evaluation is None or self._evaluation.run != evaluation_run(self.run, name):
-                self._evaluation = self._of_evaluation(name)
+                opened = self._of_evaluation(name)
+                opened.evaluates = Evaluated(parse_label(name), opened._store.record().get("server") or None)
+                self._evaluation = opened
             return self._evaluation
 
     def close_evaluation(self) -> None:

@@ -85,6 +85,21 @@ def path(records: Sequence[VersionRecord], have: int | None, unreadable: Collect
     return None if last is None else last.path()
 
 
+def up_to(
+    version: int, records: Sequence[VersionRecord], have: int | None, unreadable: Collection[str] = ()
+) -> Sequence[VersionRecord]:
+    """The records that end at `version`, for a reader that is to stay there.
+
+    Returns:
+        All of them, if the reader is past it already, or if nothing leads there: it goes on to head.
+    """
+    if have is not None and have > version:
+        return records
+    wanted = [record for record in records if record.version <= version]
+    is_there = bool(wanted) and wanted[-1].version == have
+    return wanted if is_there or path(wanted, have, unreadable) is not None else records
+
+
 def hops(record: VersionRecord) -> Iterator[VersionRecord]:
     """The deltas that end at a version, each as a record on its own base: the version's, and merged ones."""
     if record.delta is not None:
@@ -134,7 +149,9 @@ class Sweep:
     uploads: tuple[Upload, ...]
 
 
-def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: int) -> Sweep:
+def sweep(
+    records: Sequence[VersionRecord], held: Collection[int], keep_deltas: int, pinned: int | None = None
+) -> Sweep:
     """What nobody needs: older than the newest committed anchor, than what a living server reads next, than the newest
     deltas; and merged deltas that no living server can come by.
 
@@ -142,8 +159,11 @@ def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: 
         records: the log's, ascending.
         held: versions that living servers acknowledged.
         keep_deltas: changes of this many newest versions stay in any case.
+        pinned: a version that a server is to stay at: what leads there from the last whole one before it stays, for a
+            new life of that server, too.
     """
     floor, newest = 0, None
+    starts = [i for i, record in enumerate(records) if pinned is not None and record.version <= pinned and record.whole]
     behind = {i: path(_unmerged(records), r.version) for i, r in enumerate(records) if r.version in held}
     anchors = [i for i, record in enumerate(records) if record.anchor is not None]
     if anchors:
@@ -151,11 +171,11 @@ def sweep(records: Sequence[VersionRecord], held: Collection[int], keep_deltas: 
         # A server that would rather load the anchor holds nothing back, merged deltas or not: one that hangs must not
         # keep the log growing.
         living = [i for i, way in behind.items() if way is not None and way.start is None]
-        floor = max(0, min([newest, len(records) - 1 - keep_deltas, *living]))
+        floor = max(0, min([newest, len(records) - 1 - keep_deltas, *living, *starts[-1:]]))
     gone, stay = records[:floor], records[floor:]
-    older = [records[i] for i in anchors if floor <= i < (newest or 0)]
-    starts = [records[i].version for i in behind if i >= floor]
-    unused = [m for record in stay for m in record.merged if not any(start <= m.base for start in starts)]
+    older = [records[i] for i in anchors if floor <= i < (newest or 0) and i not in starts[-1:]]
+    begun = [records[i].version for i in behind if i >= floor]
+    unused = [m for record in stay for m in record.merged if not any(version <= m.base for version in begun)]
     uploads = [upload for record in gone for upload in record.uploads()]
     uploads += [record.anchor for record in older if record.anchor is not None]
     uploads += [merged.upload for merged in unused]

@@ -8,10 +8,12 @@ numpy only. The engine is never touched here: staging goes on while it samples.
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from weightsync import chain
 from weightsync.acks import State
+from weightsync.adapter_layout import BASE
 from weightsync.bringer import Bringer
 from weightsync.buckets import BucketPlan
 from weightsync.config import WeightsyncConfig
@@ -44,6 +46,8 @@ tensor)]. A host has no torch and SGLang's unpickler takes nothing of ours, so w
 class Receiver:
     """One per server and start of it. Thread-safe: stagings run one after the other."""
 
+    _adds_adapters = False
+
     def __init__(
         self,
         log: VersionLog,
@@ -74,7 +78,7 @@ class Receiver:
         self._server, self._incarnation, self._lent = server, incarnation, lent
         self._stage_dir, self._model_dir = stage_dir, model_dir
         self._reader = Reader(log, transport, config.seal_key())
-        self._watch = log.watch(("head", "anchor", "wish"))
+        self._watch = log.watch(("head", "anchor", "wish", "pin"))
         self._lock = threading.Lock()
         self._origin: int | None = None
         self._checked_layout = ""
@@ -108,6 +112,8 @@ class Receiver:
     def stage(self, have: int | None) -> Ticket | None:
         """Bring head (or, after a trainer's change of ranks, a step towards it) into the stage directory.
 
+        While the server is pinned (`VersionLog.put_pin`) it is brought to that version instead, and left there.
+
         Args:
             have: what the engine says that it holds; None if it cannot tell or its weights are damaged.
         Returns:
@@ -121,7 +127,7 @@ class Receiver:
             unreadable: set[str] = set()
             deadline = Deadline(self._config.stage_deadline_s, f"staging for {self._server}")
             while True:
-                records = self._log.records()
+                records = self._wanted(have, unreadable)
                 if not records or records[-1].version == have:
                     return None
                 way = chain.path(records, have, unreadable)
@@ -246,6 +252,11 @@ class Receiver:
 
     def _manifest(self, record: VersionRecord) -> Manifest:
         manifest = self._reader.manifest(record.layout)
+        if BASE in manifest.by_name and not self._adds_adapters:
+            raise LayoutMismatch(
+                f"the trainer sends an adapter alone, and server {self._server} expects the weights of "
+                f"{self._model_dir}. Set lora.sync and lora.rank alike on both sides."
+            )
         if self._checked_layout != manifest.layout_id:
             wire = next((spec.dtype for spec in manifest.tensors if "float" in spec.dtype), "")
             ours = Manifest.from_model_dir(self._model_dir, wire)
@@ -258,6 +269,14 @@ class Receiver:
         if record is None:
             raise ChainBroken("the log has no version yet: the trainer writes version 0.0 when it starts.")
         return record
+
+    def _wanted(self, have: int | None, unreadable: set[str]) -> Sequence[VersionRecord]:
+        """The log's records up to the version that the server is to hold."""
+        # The pin is read after the records: it is put before its version's, so whoever sees that sees the pin.
+        records, pin = self._log.records(), self._log.pin()
+        if pin is None or pin.server != self._server:
+            return records
+        return chain.up_to(pin.version, records, have, unreadable)
 
     def _no_path(self, head: VersionRecord, have: int | None, unreadable: set[str]) -> ChainBroken:
         failed = head.anchor.nonce if head.anchor is not None and head.anchor.nonce in unreadable else ""

@@ -18,7 +18,9 @@ def sweep(log: VersionLog, transport: Transport, branch: int, keep_deltas: int) 
     records = log.records()
     if not records:
         return 0
-    gone = chain.sweep(records, held_versions(log.acks()), keep_deltas)
+    pin = log.pin()
+    pinned = None if pin is None else pin.version
+    gone = chain.sweep(records, held_versions(log.acks()), keep_deltas, pinned)
     # Records first: a reader that finds a record finds its parts, or plans anew.
     log.prune(branch, gone.versions, gone.anchors, gone.merged)
     deleted = sum(transport.delete(upload_prefix(log.run, upload)) for upload in gone.uploads)

@@ -10,6 +10,7 @@ from tests.support.redis_server import RedisServer, running_redis
 from weightsync.acks import Ack
 from weightsync.errors import BaseMismatch, Fenced, LogLost, StaleIncarnation
 from weightsync.log import VersionLog, open_log
+from weightsync.log.base import Pin
 from weightsync.log.directory import DirectoryLog
 from weightsync.log.records import Part, Upload, VersionRecord
 from weightsync.versions import pack
@@ -297,6 +298,26 @@ def test_the_wish_is_to_serve_until_somebody_asks_to_sleep(log: VersionLog) -> N
     assert log.wish() == "serve"
 
 
+def test_a_pin_is_read_by_anyone_until_its_branch_takes_it_back_or_loses_the_log(opener: Opener) -> None:
+    trainer, host = begun(opener("run"), 3), opener("run")
+    assert host.pin() is None
+    for pin in (
+        Pin("server-1", pack(3, 4)),
+        Pin("server of \u65e5", pack(3, (1 << 32) - 1)),
+        None,
+        Pin("a", pack(3, 7)),
+    ):
+        trainer.put_pin(3, pin)
+        assert host.pin() == pin
+    newer = opener("run")
+    newer.claim(4)
+    assert host.pin() is None, "whoever put it is gone, and its version may be one of a dead branch"
+    with pytest.raises(Fenced):
+        trainer.put_pin(3, Pin("a", pack(3, 8)))
+    newer.put_pin(4, Pin("b", pack(4, 1)))
+    assert host.pin() == Pin("b", pack(4, 1))
+
+
 def test_a_wait_ends_with_a_change_made_since_the_last_one(opener: Opener) -> None:
     log, writer = opener("run"), opener("run")
     watch = log.watch(("head",))
@@ -328,6 +349,7 @@ def test_a_wait_is_woken_while_it_blocks(opener: Opener) -> None:
         lambda log: log.put_wish("sleep"),
         lambda log: log.need("s", "r"),
         lambda log: log.claim(1),
+        lambda log: log.put_pin(1, None),
     ],
 )
 def test_every_change_gives_a_hint_to_a_reader_of_all_topics(

@@ -9,6 +9,7 @@ from buffer.acl import WEIGHT_LOG
 from tests.support.groups import group_for, partials
 from tests.support.guarded_redis import ORIGIN, RUN, GuardedRedis, claimed, guarded_redis
 from weightsync.log import redis as redis_log
+from weightsync.log.base import Pin
 from weightsync.log.records import Part, Upload, VersionRecord
 from weightsync.transport.base import part_key, run_prefix, upload_prefix
 from weightsync.transport.redis import RedisTransport
@@ -127,6 +128,8 @@ def test_weights_go_from_the_trainer_to_hosts_and_workers_see_them(guarded: Guar
     reports = guarded.buffer("host")
     reports.report("s0", {"staged": 1.0})
     host.leave("s0", "i0")
+    trainer.put_pin(1, Pin("s0", pack(1, 1)))
+    assert host.pin() == Pin("s0", pack(1, 1))
     trainer.put_wish("sleep")
     trainer.prune(1, [0], [])
     assert parts["trainer"].delete(run_prefix(RUN)) == 1

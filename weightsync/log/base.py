@@ -10,7 +10,7 @@ from weightsync.log.records import MergedDelta, Upload, VersionRecord
 
 Wish = Literal["serve", "sleep"]
 
-TOPICS = ("head", "anchor", "server", "need", "wish")
+TOPICS = ("head", "anchor", "server", "need", "wish", "pin")
 """What a hint may be about."""
 
 
@@ -26,6 +26,14 @@ class Need:
     reason: str
     failed: str
     age_s: float
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A server that is to stay at a version while newer ones are published: what it answers then is of one version."""
+
+    server: str
+    version: int
 
 
 class Watch(Protocol):
@@ -198,6 +206,20 @@ class VersionLog(Protocol):
         ...
 
     def wish(self) -> Wish: ...
+
+    def put_pin(self, branch: int, pin: Pin | None) -> None:
+        """Have one server stay at a version of `branch`, or none.
+
+        To be put before the version is head: a server that is past it does not go back.
+
+        Raises:
+            Fenced: another branch owns the log.
+        """
+        ...
+
+    def pin(self) -> Pin | None:
+        """The pin, while the branch that put it owns the log."""
+        ...
 
     # waiting
     def watch(self, topics: Collection[str] = TOPICS) -> Watch:

@@ -6,32 +6,32 @@ looked at, at most five times a second, while somebody waits.
 
 import secrets
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
-from urllib.parse import unquote
 
 import msgpack
 
-from weightsync.acks import Ack, Server, State
-from weightsync.errors import BaseMismatch, StaleIncarnation
-from weightsync.log.base import TOPICS, Need, Wish, fenced
+from weightsync.errors import BaseMismatch
+from weightsync.log.base import TOPICS, Pin, Wish, fenced
+from weightsync.log.directory_fleet import FOLDERS, DirectoryFleet
 from weightsync.log.directory_watch import DirectoryWatch
 from weightsync.log.files import Files, safe_name
 from weightsync.log.records import MergedDelta, Upload, VersionRecord, pack_anchor
 from weightsync.versions import ORIGIN, label
 
 _VERSIONS = ("records", "anchors", "merged", "digests")
-_REST = ("documents", "endpoints", "servers", "seen", "needs", "hints")
+_NO_PIN = msgpack.packb([-1])
+_REST = ("documents", "endpoints", "hints")
 
 
-class DirectoryLog:
+class DirectoryLog(DirectoryFleet):
     """VersionLog over a folder. Thread-safe and safe between processes."""
 
     def __init__(self, directory: Path, run: str) -> None:
         self.run = run
-        self._root = directory / safe_name(run) / "log"
         self._closed = threading.Event()
-        self._files = Files(self._root, (*_VERSIONS, *_REST), self._closed)
+        root = directory / safe_name(run) / "log"
+        super().__init__(Files(root, (*_VERSIONS, *_REST, *FOLDERS), self._closed))
         self._claim = ""
         self._shared = self.watch()
 
@@ -147,59 +147,6 @@ class DirectoryLog:
     def endpoints(self) -> dict[int, str]:
         return {rank: url for rank, (_, url) in self._endpoints().items()}
 
-    def register(self, server: str, incarnation: str, url: str, lease_s: float, *, lent: bool = False) -> None:
-        with self._files.locked():
-            self._put_server(server, incarnation, (url, lease_s, lent), "starting", None)
-        self._hint("server")
-
-    def put_ack(self, server: str, incarnation: str, version: int, digest: int, state: State) -> None:
-        self._say(server, incarnation, state, (version, digest))
-
-    def put_state(self, server: str, incarnation: str, state: State) -> None:
-        self._say(server, incarnation, state, None)
-
-    def renew(self, server: str, incarnation: str) -> None:
-        with self._files.locked():
-            self._current(server, incarnation)
-            self._files.touch(f"seen/{safe_name(server)}")
-
-    def leave(self, server: str, incarnation: str) -> None:
-        with self._files.locked():
-            blob = self._files.read(f"servers/{safe_name(server)}")
-            if blob is None or msgpack.unpackb(blob)[0] != incarnation:
-                return
-            for folder in ("servers", "seen", "needs"):
-                (self._root / folder / safe_name(server)).unlink(missing_ok=True)
-        self._hint("server")
-
-    def servers(self) -> Mapping[str, Server]:
-        return {name: server for name, (server, _) in self._fleet().items()}
-
-    def acks(self) -> dict[str, Ack]:
-        return {
-            name: Ack(*held, server.incarnation, server.state, server.url, server.age_s)
-            for name, (server, held) in self._fleet().items()
-            if held is not None
-        }
-
-    def need(self, server: str, reason: str, failed: str = "") -> None:
-        name, blob = f"needs/{safe_name(server)}", msgpack.packb([reason, failed])
-        if self._files.read(name) != blob:
-            self._files.write(name, blob)
-            self._hint("need")
-
-    def needs(self) -> list[Need]:
-        now, found = self._now(), []
-        for file in sorted((self._root / "needs").glob("=*")):
-            if (blob := self._files.read(f"needs/{file.name}")) is not None:
-                reason, failed = msgpack.unpackb(blob)
-                found.append(Need(unquote(file.name[1:]), reason, failed, self._files.age(f"needs/{file.name}", now)))
-        return found
-
-    def answered(self, servers: Collection[str]) -> None:
-        for server in servers:
-            (self._root / "needs" / safe_name(server)).unlink(missing_ok=True)
-
     def put_wish(self, wish: Wish) -> None:
         if self.wish() != wish:
             self._files.write("wish", wish.encode())
@@ -207,6 +154,16 @@ class DirectoryLog:
 
     def wish(self) -> Wish:
         return "sleep" if self._files.read("wish") == b"sleep" else "serve"
+
+    def put_pin(self, branch: int, pin: Pin | None) -> None:
+        with self._files.locked():
+            self._check_owner(branch, f"pin of branch {branch}")
+            self._files.write("pin", b"" if pin is None else msgpack.packb([branch, pin.server, pin.version]))
+        self._hint("pin")
+
+    def pin(self) -> Pin | None:
+        branch, *pin = msgpack.unpackb(self._files.read("pin") or _NO_PIN)
+        return Pin(*pin) if branch == self.owner() else None
 
     def watch(self, topics: Collection[str] = TOPICS) -> DirectoryWatch:
         return DirectoryWatch(self._root / "hints", topics, self._closed)
@@ -244,52 +201,6 @@ class DirectoryLog:
         owner, nonce = self._owner()
         if max(owner, newest) > branch or (owner == branch and self._claim not in ("", nonce)):
             raise fenced(what, max(owner, newest))
-
-    def _current(self, server: str, incarnation: str) -> tuple[tuple[str, float, bool], tuple[int, int] | None]:
-        blob = self._files.read(f"servers/{safe_name(server)}")
-        current, registration, _, held = msgpack.unpackb(blob) if blob is not None else ("nobody", (), "", None)
-        if current != incarnation:
-            raise StaleIncarnation(
-                f"server {server} is registered as {current}, this host speaks for {incarnation}: a newer start took "
-                "over. This host must stop."
-            )
-        return tuple(registration), None if held is None else (held[0], held[1])
-
-    def _say(self, server: str, incarnation: str, state: State, held: tuple[int, int] | None) -> None:
-        with self._files.locked():
-            registration, before = self._current(server, incarnation)
-            self._put_server(server, incarnation, registration, state, held or before)
-        self._hint("server")
-
-    def _put_server(
-        self,
-        server: str,
-        incarnation: str,
-        registration: tuple[str, float, bool],
-        state: State,
-        held: tuple[int, int] | None,
-    ) -> None:
-        name = safe_name(server)
-        self._files.write(f"servers/{name}", msgpack.packb([incarnation, registration, state, held]))
-        self._files.touch(f"seen/{name}")
-
-    def _fleet(self) -> dict[str, tuple[Server, tuple[int, int] | None]]:
-        now, found = self._now(), {}
-        for file in sorted((self._root / "servers").glob("=*")):
-            if (blob := self._files.read(f"servers/{file.name}")) is None:
-                continue
-            incarnation, (url, lease_s, lent), state, held = msgpack.unpackb(blob)
-            server = Server(incarnation, url, state, self._files.age(f"seen/{file.name}", now), lease_s, lent)
-            if server.alive:
-                found[unquote(file.name[1:])] = (server, None if held is None else (held[0], held[1]))
-        return found
-
-    def _now(self) -> float:
-        # The storage's clock, not this machine's: ages compare times that it gave.
-        return self._files.touch("clock")
-
-    def _hint(self, topic: str) -> None:
-        self._files.write(f"hints/{topic}", b"")
 
 
 def _name(version: int) -> str:

@@ -12,7 +12,7 @@ import redis
 from weightsync.acks import Ack, Server, State
 from weightsync.errors import BaseMismatch, StaleIncarnation
 from weightsync.log import scripts
-from weightsync.log.base import TOPICS, Need, Wish, fenced
+from weightsync.log.base import TOPICS, Need, Pin, Wish, fenced
 from weightsync.log.records import MergedDelta, Upload, VersionRecord, pack_anchor
 from weightsync.log.redis_client import answers, connect
 from weightsync.versions import label, unpack
@@ -20,7 +20,7 @@ from weightsync.versions import label, unpack
 _BLOCK_S = 5.0  # of one XREAD: below the socket's timeout, so that a quiet stream is not taken for a lost server
 _NAMES = (
     *("owner", "head", "records", "anchors", "merged", "nonces", "digests", "hints", "documents", "endpoints"),
-    *("servers", "incarnations", "states", "held", "seen", "needs", "wish"),
+    *("servers", "incarnations", "states", "held", "seen", "needs", "wish", "pin"),
 )
 _FLEET = ("servers", "incarnations", "states", "held", "seen")
 
@@ -216,6 +216,17 @@ class RedisLog:
     def wish(self) -> Wish:
         with answers("a read of the wish"):
             return "sleep" if self._raw().get(self._keys["wish"]) == b"sleep" else "serve"
+
+    def put_pin(self, branch: int, pin: Pin | None) -> None:
+        blob = b"" if pin is None else msgpack.packb([pin.server, pin.version])
+        answer = self._run(scripts.PUT_PIN, ["owner", "pin", "hints"], branch, self._claim, blob)
+        self._decide(answer, f"pin of branch {branch}")
+
+    def pin(self) -> Pin | None:
+        with answers("a read of the pin"):
+            owner, held = self._raw().mget(self._keys["owner"], self._keys["pin"])
+        branch, _, blob = (held or b"").partition(b" ")
+        return Pin(*msgpack.unpackb(blob)) if blob and branch == (owner or b"").partition(b" ")[0] else None
 
     def watch(self, topics: Collection[str] = TOPICS) -> RedisWatch:
         return RedisWatch(self._client, self._keys["hints"], topics)

@@ -148,6 +148,22 @@ return { "done" }
 """
 )
 
+PUT_PIN = (
+    """#!lua flags=allow-oom
+-- put_pin(KEYS: owner, pin, hints; ARGV: branch, claim, pin or "") -> {"done"} or {"fenced", branch}
+-- A pin is kept as "<branch> <pin>". That of another branch than the owner's is void.
+"""
+    + _HINT
+    + _OWNER
+    + """
+local owner, is_fenced = owner_of(KEYS[1], ARGV[1], ARGV[2])
+if is_fenced then return { "fenced", tostring(owner) } end
+redis.call("SET", KEYS[2], ARGV[1] .. " " .. ARGV[3])
+hint(KEYS[3], "pin")
+return { "done" }
+"""
+)
+
 REGISTER = (
     """#!lua flags=allow-oom
 -- register(KEYS: servers, incarnations, states, held, seen, hints; ARGV: server, incarnation, registration, state)
