@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "check-data": "say which rows of data files are usable, and why others are not",
     "doctor": "check this machine, Redis, model, data and devices for a run",
     "tune": "predict other limits, policies and splits from a run, and recommend one",
+    "launch": "write what Kubernetes, Slurm or SkyPilot need to run both commands",
     "sweep": "train seeded variants of a run, and tabulate quality against throughput",
     "audit": "prove that no prompt was lost or trained twice",
     "buffer": "operate the replay buffer: status, pause, drain, export, import, dead letters",
