@@ -67,13 +67,16 @@ class Mirrors:
         return found
 
     def write(self, model: Loads, changes: MirrorChanges) -> None:
-        """Load what changed into the model."""
-        for name, words in changes.words.items():
-            spec = self._specs[name]
-            tensor = torch.from_numpy(words).view(torch.uint8).view(getattr(torch, spec.dtype)).reshape(spec.shape)
-            with torch.no_grad():
-                model.load_weights(iter([(name, tensor)]))
-            self._words[name] = words
+        """Load what changed into the model, in one call: some loaders make one weight of several tensors."""
+        if not changes.words:
+            return
+        with torch.no_grad():
+            model.load_weights((name, self._tensor(name, words)) for name, words in changes.words.items())
+        self._words.update(changes.words)
+
+    def _tensor(self, name: str, words: Words) -> torch.Tensor:
+        spec = self._specs[name]
+        return torch.from_numpy(words).view(torch.uint8).view(getattr(torch, spec.dtype)).reshape(spec.shape)
 
 
 def _stored(model_dir: Path, reasons: Mapping[str, str]) -> dict[str, Words]:

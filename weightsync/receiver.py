@@ -18,7 +18,7 @@ from weightsync.bringer import Bringer
 from weightsync.buckets import BucketPlan
 from weightsync.config import WeightsyncConfig
 from weightsync.digest import digest_of_model_dir
-from weightsync.errors import ChainBroken, DigestMismatch, ModelDirError, OriginMismatch
+from weightsync.errors import ChainBroken, DigestMismatch, LayoutMismatch, ModelDirError, OriginMismatch
 from weightsync.log.base import VersionLog, Wish
 from weightsync.log.records import VersionRecord, describe
 from weightsync.manifest import Manifest

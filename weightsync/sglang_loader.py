@@ -24,6 +24,7 @@ from weightsync.digest import total
 from weightsync.engine_weights import EngineWeights
 from weightsync.errors import CorruptDelta
 from weightsync.layout import Bucket, TensorSpec
+from weightsync.low_rank import loads_of
 from weightsync.ownership import settle
 from weightsync.peers import Peers, find_peers
 from weightsync.ticket import Ticket, put_json, read_layout, read_parts, read_plan, read_ticket
@@ -214,22 +215,21 @@ class Engine:
             return False
         self._weights = None
         named = [spec for spec in self._tensors if spec.num_words]
-        recorded = self._together(lambda: AddressMap.record(self._model, self._tensors), BAD_LAYOUT)
+        model_dir, rank = Path(ticket.model_dir), self._peers.rank
+        loads = self._together(lambda: loads_of(self._model, self._tensors, model_dir), BAD_LAYOUT)
+        recorded = self._together(lambda: AddressMap.record(loads, self._tensors), BAD_LAYOUT)
         opaque = self._peers.sums([int(spec.name in recorded.opaque) for spec in named])
         boxes = recorded.without(spec.name for spec, count in zip(named, opaque, strict=True) if count)
-        boxes, missing = settle(boxes, named, self._peers, self._model)
+        boxes, missing = settle(boxes, named, self._peers, loads)
         if missing:
             raise Refused(
                 BAD_LAYOUT,
                 f"the engine's load_weights takes only a part of {missing[0]} (and of {len(missing) - 1} more), or "
                 "none: the server runs another model than the trainer, or only a stage of it",
             )
-        model_dir, rank = Path(ticket.model_dir), self._peers.rank
-        self._weights = self._together(
-            lambda: EngineWeights(self._model, self._tensors, boxes, model_dir, rank), BAD_LAYOUT
-        )
+        self._weights = self._together(lambda: EngineWeights(loads, self._tensors, boxes, model_dir, rank), BAD_LAYOUT)
         self._layout, self._signature = ticket.layout, where
-        if boxes.opaque:
+        if boxes.opaque and loads is self._model:
             logger.warning("weightsync: these tensors go through load_weights whole: %s", boxes.opaque)
         self._measure(BASE_DIGEST if self.digest is not None else FAILED, self.digest)
         return True

@@ -17,6 +17,7 @@ from asyncrl.run.handover import read_config
 from asyncrl.run.server_parts import adopted_server, server_name, started_server
 from asyncrl.run.signals import stop_event
 from weightsync import Receiver
+from weightsync.adapter_receiver import AdapterReceiver
 
 RENEWALS_PER_LEASE = 4  # one lost renewal must not take a living server out of rotation
 
@@ -45,8 +46,10 @@ async def _look_after(config: Config, index: int, adopted_url: str, *, lent: boo
         server = started_server(config, name, index, model_dir=config.model.path, logs=logs, lent=lent)
         stage = StageDir.of_started(config.weightsync.stage_dir, config.run.directory, name)
 
+    adds_adapter = config.lora.rank > 0 and config.lora.sync == "adapter"
+
     def make_receiver(incarnation: str, server_url: str, stage_dir: Path) -> Receiver:
-        return Receiver(
+        return (AdapterReceiver if adds_adapter else Receiver)(
             log,
             transport,
             config.weightsync,

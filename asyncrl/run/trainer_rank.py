@@ -31,10 +31,11 @@ from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
 from asyncrl.trainer.parallel import START_TIMEOUT_S, OneRank, ProcessGroup, Ranks, open_ranks
 from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.served import Served, open_served
 from asyncrl.trainer.teacher_scores import require_teachers
 from buffer import label
 from weightsync import Manifest, VersionLog
-from weightsync.layout import ITEMSIZE
+from weightsync.adapter_layout import BASE
 from weightsync.publisher import WeightPublisher
 from weightsync.shard import LocalShard, untrained_shards
 from weightsync.warm import compile_kernels
@@ -85,13 +86,13 @@ async def _train(
         wire_dtype=manifest.dtypes,
         ranks=ranks,
     )
+    served = open_served(config, policy, manifest, ranks)
     # Beside the first prompts: the first version with changes would wait for it.
-    widths = [ITEMSIZE[config.model.wire_dtype]]
+    widths = sorted({spec.width for spec in served.manifest.tensors})
     threading.Thread(target=compile_kernels, args=(widths,), daemon=True, name="compile kernels").start()
     log, transport = open_weights(config, url)
     channel = ranks.channel(patience_of_publishing(config))
-    shards = all_shards(policy, config, manifest)
-    publisher = WeightPublisher(manifest, shards, log, transport, config.weightsync, channel)
+    publisher = WeightPublisher(served.manifest, all_shards(policy, served), log, transport, config.weightsync, channel)
     settings = config.model_dump(mode="json", exclude={"buffer": {"url"}, "weightsync": {"key"}})
     sinks = open_sinks(config.metrics, run_dir, config.run.name, settings) if ranks.rank == 0 else []
     with open_buffer(config, url) as buffer:
@@ -99,6 +100,7 @@ async def _train(
             config=config,
             buffer=buffer,
             publisher=publisher,
+            origin_dir=served.directory,
             log=log,
             learner=Learner(policy, load_critic(config, algorithm, ranks)),
             gpus=_gpus(config, log, ranks.rank),
@@ -141,11 +143,11 @@ def patience_of_publishing(config: Config) -> float:
     return START_TIMEOUT_S + config.weightsync.stage_deadline_s + 2 * config.weightsync.publish_deadline_s
 
 
-def all_shards(policy: Policy, config: Config, manifest: Manifest) -> Callable[[], list[LocalShard]]:
-    """What this rank holds now, and what is in the model directory and not in the policy, which never changes."""
-    untrained = untrained_shards(config.model.path, manifest, {shard.name for shard in policy.shards()})
-    if untrained:
-        logger.warning("not trained, and served as they are in %s: %s", config.model.path, [s.name for s in untrained])
+def all_shards(policy: Policy, served: Served) -> Callable[[], list[LocalShard]]:
+    """What this rank holds now, and what servers begin from and the policy does not have, which never changes."""
+    untrained = untrained_shards(served.directory, served.manifest, {shard.name for shard in policy.shards()})
+    if names := [shard.name for shard in untrained if shard.name != BASE]:
+        logger.warning("not trained, and served as they are in %s: %s", served.directory, names)
     return lambda: [*policy.shards(), *untrained]
 
 

@@ -16,13 +16,14 @@ from transformers import PreTrainedModel
 from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.sharding import Arithmetic
+from weightsync.adapter_layout import DOWN, UP
+from weightsync.low_rank import add_product
 from weightsync.manifest import Manifest
 from weightsync.shard import untrained_shards
 
 NAME = "default"  # that peft gives to the one adapter of a model
 FROZEN = ".base_layer."
 """What peft puts into the name of a layer's own weight and bias."""
-DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 
 
 class AdaptedLayer(Protocol):
@@ -169,16 +170,6 @@ def own_name(name: str) -> str:
     return name.replace(FROZEN, ".")
 
 
-def add_product(weight_OI: Tensor, up_OR: Tensor, down_RI: Tensor, scale: float) -> Tensor:
-    """[O, I] float32, W + scale x B A: a layer's weight with its adapter.
-
-    Args:
-        weight_OI: any float dtype.
-        up_OR, down_RI: B and A, any float dtype.
-    """
-    return torch.addmm(weight_OI.float(), up_OR.float(), down_RI.float(), alpha=scale)
-
-
 def merged_tensors(model_dir: Path, adapter: Mapping[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:
     """Name and value, float32, of each weight that an adapter changes; one after the other.
 
@@ -191,7 +182,7 @@ def merged_tensors(model_dir: Path, adapter: Mapping[str, Tensor], scale: float)
     others = [spec.name for spec in manifest.tensors if spec.name.removesuffix(".weight") not in layers]
     for shard in untrained_shards(model_dir, manifest, others):
         layer = shard.name.removesuffix(".weight")
-        yield shard.name, add_product(shard.tensor, adapter[layer + UP].cpu(), layers[layer].cpu(), scale)
+        yield shard.name, add_product(shard.tensor, scale * adapter[layer + UP].cpu(), layers[layer].cpu())
 
 
 def _ends_with(name: str, target: str) -> bool:

@@ -11,18 +11,22 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from asyncrl.errors import CheckpointError
-from asyncrl.trainer.lora import NAME, AdaptedLayer, Adapter, add_product, own_name
+from asyncrl.trainer.lora import NAME, AdaptedLayer, Adapter, own_name
 from asyncrl.trainer.model import LanguageModel
 from asyncrl.trainer.weights import Wire, stored_buffers
+from weightsync.adapter_layout import UP
 from weightsync.held_runs import Run, held
+from weightsync.low_rank import add_product
 from weightsync.shard import LocalShard, shards_of
 
 
 class AdapterWeights:
     """A module of which the adapter alone is trained."""
 
-    def __init__(self, module: nn.Module, adapter: Adapter) -> None:
+    def __init__(self, module: nn.Module, adapter: Adapter, *, travels_alone: bool = False) -> None:
+        """`travels_alone`: servers get A and B and add them to the model themselves; else they get the sums."""
         self._module, self.adapter = module, adapter
+        self._travels_alone = travels_alone
 
     def trained(self) -> dict[str, nn.Parameter]:
         """A and B of every layer."""
@@ -31,8 +35,11 @@ class AdapterWeights:
     def shards(self, wire: Wire) -> list[LocalShard]:
         """The model's tensors: of adapted layers with the product added when they are read, others marked as frozen.
 
-        A collective where the module is sharded: the small A of every layer is gathered.
+        A collective where the module is sharded: the small A of every layer is gathered. Of an adapter that travels
+        alone: A and scaled B, in float32 whatever `wire` says, and nothing is gathered.
         """
+        if self._travels_alone:
+            return [self._scaled(shard) for shard in shards_of(self.adapter.parameters().items(), {})]
         frozen = [(own_name(n), p) for n, p in self._module.named_parameters() if not p.requires_grad]
         names = {name for name, _ in frozen}
         products = {f"{name}.weight": self._product(layer) for name, layer in self.adapter.layers.items()}
@@ -70,18 +77,28 @@ class AdapterWeights:
                 "start a new run from the merged export."
             )
 
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Of A and B, if the adapter travels alone."""
+        if not self._travels_alone:
+            return None
+        return {name: tuple(parameter.shape) for name, parameter in self.adapter.parameters().items()}
+
+    def _scaled(self, shard: LocalShard) -> LocalShard:
+        scale = self.adapter.scale
+        return replace(shard, made=lambda up: scale * up) if shard.name.endswith(UP) else shard
+
     def _product(self, layer: AdaptedLayer) -> Callable[[Tensor], Tensor]:
         """What adds B A to this rank's part of the layer's weight, with A and B as they are now."""
         base, up, down = layer.base_layer.weight.detach(), _weight(layer.lora_B), _weight(layer.lora_A)
         down_RI = down.full_tensor() if isinstance(down, DTensor) else down
         if not isinstance(base, DTensor):
-            return partial(add_product, up_OR=up, down_RI=down_RI, scale=self.adapter.scale)
+            return partial(add_product, up_OR=self.adapter.scale * up, down_RI=down_RI)
         rows, columns = held(base)
         if isinstance(up, DTensor) and up.placements == base.placements and columns == [(0, base.shape[1])]:
             up_OR = up.to_local()  # cut along its rows as the weight is: nothing to gather
         else:
             up_OR = (up.full_tensor() if isinstance(up, DTensor) else up)[_positions(rows)]
-        return partial(add_product, up_OR=up_OR, down_RI=down_RI[:, _positions(columns)], scale=self.adapter.scale)
+        return partial(add_product, up_OR=self.adapter.scale * up_OR, down_RI=down_RI[:, _positions(columns)])
 
 
 def _weight(modules: nn.ModuleDict) -> Tensor:

@@ -27,6 +27,7 @@ class TrainerParts:
         sinks: of rank 0; others have none.
         collective: this rank's place among the ranks.
         run_dir: where samples and the export go.
+        origin_dir: version 0.0 as the servers have it.
         heldout: number of held-out prompts; 0: no evaluation.
     """
 
@@ -40,6 +41,7 @@ class TrainerParts:
     checkpoints: Checkpoints
     collective: Ranks
     run_dir: Path
+    origin_dir: Path
     heldout: int = 0
 
     @property

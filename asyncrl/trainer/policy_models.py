@@ -63,8 +63,9 @@ def load_models(
         gradient_checkpointing=gradient_checkpointing,
         prepare=adapt,
     )
-    if adapters:
-        return PolicyModels(model, model if needs_reference else None, AdapterWeights(model.module, adapters[0]))
+    if adapted is not None:
+        weights = AdapterWeights(model.module, adapters[0], travels_alone=adapted.sync == "adapter")
+        return PolicyModels(model, model if needs_reference else None, weights)
     reference = None
     if needs_reference:
         reference = load_language_model(

@@ -42,7 +42,7 @@ async def take_over(parts: TrainerParts, *, resume: bool) -> Lineage:
     lineage.branch = decision["branch"]
     lineage.forks = {int(branch): (parent, number) for branch, (parent, number) in decision["forks"].items()}
     await waits.blocking("trainer claims the weights", parts.publisher.claim, lineage.branch)
-    await waits.blocking("trainer claims the weights", parts.publisher.publish_origin, parts.config.model.path)
+    await waits.blocking("trainer claims the weights", parts.publisher.publish_origin, parts.origin_dir)
     return lineage
 
 

@@ -25,6 +25,10 @@ class Weights(Protocol):
         """This rank's part of the weights as the servers hold them. May be a collective."""
         ...
 
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]] | None:
+        """Shapes of the tensors that travel, by name, where it is an adapter alone; None: the model's own do."""
+        ...
+
     def reference(self, model: LanguageModel) -> AbstractContextManager[None]:
         """Within it `model`, which the policy takes for its reference, is at hand as version 0 was."""
         ...
@@ -55,6 +59,10 @@ class WholeWeights:
     def shards(self, wire: Wire) -> list[LocalShard]:
         """All parameters, and buffers that the model's directory has."""
         return shards_of([*self._module.named_parameters(), *stored_buffers(self._module, wire)], wire)
+
+    def adapter_shapes(self) -> None:
+        """None."""
+        return None
 
     def reference(self, model: LanguageModel) -> AbstractContextManager[None]:
         """A model of its own, brought to the device if it is offloaded."""

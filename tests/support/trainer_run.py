@@ -27,6 +27,7 @@ from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.loop import Outcome, TrainerParts, TrainingLoop
 from asyncrl.trainer.parallel import OneRank, Ranks
 from asyncrl.trainer.policy import Policy
+from asyncrl.trainer.served import open_served
 from buffer import BufferConfig, ReplayBuffer, StalenessConfig
 from tests.support.rollout_thread import RolloutThread
 from tests.support.tiny_policy import LOADING
@@ -135,9 +136,10 @@ def start_trainer(
         )
         critic = load_critic(config, algorithm, ranks)
     log = open_log(url or str(directory / "log"), "toy")
+    served = open_served(config, policy, manifest, ranks)
     publisher = WeightPublisher(
-        manifest,
-        all_shards(policy, config, manifest),
+        served.manifest,
+        all_shards(policy, served),
         log,
         open_transport(config.weightsync, "", "toy"),
         config.weightsync,
@@ -155,6 +157,7 @@ def start_trainer(
         checkpoints=Checkpoints(directory / "checkpoints", config.trainer.checkpoint),
         collective=ranks,
         run_dir=directory,
+        origin_dir=served.directory,
         heldout=heldout,
     )
     return Run(parts, sink)
