@@ -20,6 +20,10 @@ class ParallelConfig(Section):
     """Copies of all that, which train different groups and meet in their gradients (HSDP): on many machines, parameters
     then travel within one copy only."""
 
+    offload: bool = False
+    """Keep parameters, gradients and optimizer state in CPU memory: layers come to the device while they compute, and the
+    optimizer runs on the CPU (FSDP2's offload). For models that do not fit otherwise."""
+
     @property
     def world(self) -> int:
         """Trainer ranks in all."""

@@ -70,6 +70,7 @@ class Critic:
             config,
             section="critic",
             total_steps=steps * epochs.ppo_epochs * epochs.ppo_mini_batches,
+            ranks=ranks,
         )
         self._passes = Passes(ranks, config.micro_batch_tokens, ranks.device, is_packed=model.is_packed)
         self.num_batches = 0

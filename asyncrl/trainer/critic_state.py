@@ -13,7 +13,7 @@ CRITIC = "critic/"
 
 def critic_pieces(critic: Critic) -> Iterator[Piece]:
     """This rank's part: weights, and moments (none before the first optimizer step)."""
-    yield from model_pieces(CRITIC, critic.named_parameters(), critic.optimizer)
+    yield from model_pieces(CRITIC, critic.named_parameters(), critic.optimizer, critic.ranks.meshes)
 
 
 def restore_critic(critic: Critic, files: RankFiles, state: Mapping[str, Any]) -> None:

@@ -3,16 +3,21 @@
 rank = ((replica * fsdp + shard) * cp + part) * tp + slice: ranks that share a matrix product are neighbours.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
 
 FSDP, REPLICATE, CP, TP = "fsdp", "replicate", "cp", "tp"
 
 
 class Sizes(Protocol):
-    """ParallelConfig: how many ranks each mesh has."""
+    """The part of ParallelConfig that says how many ranks each mesh has, and where parameters are."""
 
     @property
     def replicate(self) -> int: ...
@@ -22,6 +27,8 @@ class Sizes(Protocol):
     def cp(self) -> int: ...
     @property
     def tp(self) -> int: ...
+    @property
+    def offload(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -33,11 +40,13 @@ class Meshes:
             copies two dimensions, "replicate" and "fsdp".
         tp: ranks that share every matrix product, or None.
         cp: ranks that share the tokens of a row, or None.
+        offload: parameters, gradients and what an optimizer makes of them stay in CPU memory.
     """
 
     shards: DeviceMesh
     tp: DeviceMesh | None = None
     cp: DeviceMesh | None = None
+    offload: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,9 @@ def place_of(rank: int, sizes: Sizes) -> Place:
 
 
 def open_meshes(device: str, sizes: Sizes) -> Meshes:
-    """The meshes of the process group's ranks. A collective of all ranks.
+    """The meshes of the first ranks of the process group, as many as `sizes` make.
+
+    A collective of all its ranks, also of those that are not among them and get nothing to use.
 
     Args:
         device: type of the device, "cpu" or "cuda".
@@ -74,10 +85,36 @@ def open_meshes(device: str, sizes: Sizes) -> Meshes:
     # One mesh for all that a parameter is split over: its shards and slices have to know of each other.
     whole = {REPLICATE: sizes.replicate, FSDP: sizes.fsdp * sizes.cp, TP: sizes.tp}
     split = {name: size for name, size in whole.items() if size > 1 or name == FSDP}
-    parameters = init_device_mesh(device, tuple(split.values()), mesh_dim_names=tuple(split))
+    parameters = _mesh(device, split)
+    by_row = {"data": sizes.replicate * sizes.fsdp, CP: sizes.cp, TP: sizes.tp}
+    rows = _mesh(device, by_row) if sizes.cp > 1 else None
+    if parameters.get_coordinate() is None:
+        return Meshes(parameters)
     shards = parameters[REPLICATE, FSDP] if REPLICATE in split else parameters[FSDP]
-    rows = None
-    if sizes.cp > 1:
-        shape = (sizes.replicate * sizes.fsdp, sizes.cp, sizes.tp)
-        rows = init_device_mesh(device, shape, mesh_dim_names=("data", CP, TP))[CP]
-    return Meshes(shards, parameters[TP] if TP in split else None, rows)
+    slices = parameters[TP] if TP in split else None
+    return Meshes(shards, slices, rows[CP] if rows is not None else None, sizes.offload)
+
+
+def is_first_holder(tensor: Tensor, meshes: Meshes | None) -> bool:
+    """Whether this rank is the first of those that hold the same part of a parameter: copies are written once."""
+    if meshes is None:
+        return True
+    along: dict[str, int] = {}
+    for mesh in (meshes.shards, meshes.tp):
+        if mesh is not None:
+            along |= dict(zip(_names(mesh), mesh.get_coordinate() or (), strict=True))
+    if isinstance(tensor, DTensor):
+        for name, placement in zip(_names(tensor.device_mesh), tensor.placements, strict=True):
+            if not isinstance(placement, Replicate):
+                del along[name]
+    return not any(along.values())
+
+
+def _mesh(device: str, sizes: Mapping[str, int]) -> DeviceMesh:
+    ranks = torch.arange(math.prod(sizes.values())).reshape(tuple(sizes.values()))
+    return DeviceMesh(device, ranks, mesh_dim_names=tuple(sizes))
+
+
+def _names(mesh: DeviceMesh) -> tuple[str, ...]:
+    assert mesh.mesh_dim_names is not None
+    return mesh.mesh_dim_names

@@ -3,16 +3,21 @@
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from asyncrl.errors import NumericsError
+from asyncrl.trainer.meshes import is_first_holder
+from asyncrl.trainer.parallel import Ranks
+from asyncrl.trainer.rank_files import local
 from asyncrl.trainer.tally import Tally
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Tensor)
 
 MAX_SKIPPED = 3
 """Optimizer steps in a row without a finite gradient norm after which the run stops: the weights no longer recover."""
@@ -50,7 +55,7 @@ class GuardedAdamW:
     """
 
     def __init__(
-        self, parameters: Sequence[nn.Parameter], settings: Settings, *, section: str, total_steps: int
+        self, parameters: Sequence[nn.Parameter], settings: Settings, *, section: str, total_steps: int, ranks: Ranks
     ) -> None:
         """Take the parameters of a rank.
 
@@ -61,7 +66,7 @@ class GuardedAdamW:
         self.adamw = adamw(parameters, settings.betas, settings.weight_decay)
         self.steps = 0
         self._parameters, self._settings = parameters, settings
-        self._section, self._total_steps = section, total_steps
+        self._section, self._total_steps, self._ranks = section, total_steps, ranks
         self._skipped = 0
 
     def discard(self) -> None:
@@ -78,7 +83,7 @@ class GuardedAdamW:
         """
         settings, share = self._settings, float(reports)
         lr = learning_rate(settings, self.steps + 1, self._total_steps)
-        norm = clip_gradients(self._parameters, settings.grad_clip)
+        norm = clip_gradients(self._parameters, settings.grad_clip, self._ranks)
         finite = math.isfinite(norm)
         tally.mean(f"{self._section}/skipped_updates", 0.0 if finite else share, share)
         if finite:
@@ -126,8 +131,9 @@ def learning_rate(course: Course, step: int, total_steps: int) -> float:
 
 
 def adamw(parameters: Iterable[nn.Parameter], betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
-    """AdamW with one kernel for all parameters; the learning rate is set before each step."""
-    return torch.optim.AdamW(parameters, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
+    """AdamW with one kernel for all parameters of a mesh; the learning rate is set before each step."""
+    groups = [{"params": alike} for alike in by_mesh(parameters)]
+    return torch.optim.AdamW(groups, lr=0.0, betas=betas, weight_decay=weight_decay, fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -136,10 +142,28 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
-def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float) -> float:
-    """Scale gradients of all ranks together to at most `max_norm`; the norm before, which may be NaN or infinite."""
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=True)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+def clip_gradients(parameters: Iterable[nn.Parameter], max_norm: float, ranks: Ranks) -> float:
+    """Scale gradients of all ranks together to at most `max_norm`; the norm before, which may be NaN or infinite.
+
+    Each element counts once, on the first rank that holds it, and all ranks get one number: copies would drift apart
+    otherwise.
+    """
+    trained = [parameter for parameter in parameters if parameter.grad is not None]
+    pieces = [local(parameter.grad) for parameter in trained if parameter.grad is not None]
+    own = [piece for piece, parameter in zip(pieces, trained, strict=True) if is_first_holder(parameter, ranks.meshes)]
+    norms = torch.stack(torch._foreach_norm(own)) if own else torch.zeros(1)
+    norm = math.sqrt(float(ranks.sum(norms.double().square().sum().reshape(1).cpu())))
+    if pieces:
+        torch._foreach_mul_(pieces, min(max_norm / (norm + 1e-6), 1.0))
+    return norm
+
+
+def by_mesh(tensors: Iterable[T]) -> list[list[T]]:
+    """Tensors whose ranks are the same together, in order: no operation takes those of two meshes at once."""
+    groups: dict[object, list[T]] = {}
+    for tensor in tensors:
+        groups.setdefault(tensor.device_mesh if isinstance(tensor, DTensor) else None, []).append(tensor)
+    return list(groups.values())
 
 
 def moments(optimizer: torch.optim.AdamW, parameter: nn.Parameter) -> dict[str, Tensor]:

@@ -57,6 +57,10 @@ class Ranks(Channel, Protocol):
         """Sums of a float64 vector on the CPU over the ranks that count, on every rank."""
         ...
 
+    def sum(self, values: Tensor) -> Tensor:
+        """Sums of a float64 vector on the CPU over all ranks, of which each has a part of its own."""
+        ...
+
     def largest(self, value: int) -> int:
         """The largest of the ranks' numbers."""
         ...
@@ -92,6 +96,10 @@ class OneRank:
         """The values."""
         return values
 
+    def sum(self, values: Tensor) -> Tensor:
+        """The values."""
+        return values
+
     def largest(self, value: int) -> int:
         """The value."""
         return value
@@ -107,7 +115,7 @@ class GlooChannel:
     def __init__(self, rank: int, world: int, patience_s: float) -> None:
         """A collective of all ranks. `patience_s`: seconds that a call may wait for the other ranks."""
         self.rank, self.world = rank, world
-        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=patience_s))
+        self._group = dist.new_group(range(world), backend="gloo", timeout=timedelta(seconds=patience_s))
 
     def gather(self, blob: bytes) -> list[bytes] | None:
         """Every rank's bytes by rank, on rank 0; None on the others."""
@@ -154,8 +162,6 @@ class ProcessGroup:
         Args:
             patience_s: seconds that a control message may wait for the other ranks.
         """
-        self.rank, self.world, self.device = rank, sizes.world, device
-        self.place = place_of(rank, sizes)
         if device.type == "cuda":
             torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
@@ -164,6 +170,12 @@ class ProcessGroup:
         dist.init_process_group(
             backend, rank=rank, world_size=sizes.world, store=store, timeout=timedelta(seconds=START_TIMEOUT_S)
         )
+        self.arrange(rank, sizes, device, patience_s=patience_s)
+
+    def arrange(self, rank: int, sizes: ParallelConfig, device: torch.device, *, patience_s: float) -> None:
+        """Take the place among the first ranks of the process group, which is open. A collective of all its ranks."""
+        self.rank, self.world, self.device = rank, sizes.world, device
+        self.place = place_of(rank, sizes)
         self._control = self.channel(patience_s)
         self._meshes = open_meshes(device.type, sizes)
 
@@ -190,9 +202,11 @@ class ProcessGroup:
 
     def total(self, values: Tensor) -> Tensor:
         """Sums of a float64 vector over the ranks that count."""
+        return self.sum(values if self.place.counts else torch.zeros_like(values))
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sums of a float64 vector over all ranks, of which each has a part of its own."""
         summed = values.detach().to("cpu", torch.float64, copy=True)
-        if not self.place.counts:
-            summed.zero_()
         self._control.reduce(summed, dist.ReduceOp.SUM)
         return summed.to(values.device)
 
@@ -229,7 +243,7 @@ def open_ranks(config: Config) -> OneRank | ProcessGroup:
             f"WORLD_SIZE = {world}, but {sizes.words} makes {sizes.world} ranks: some would wait for others that never "
             "come. Start as many as it makes, with `asyncrl train` or torchrun, or change trainer.parallel."
         )
-    if world == 1:
+    if world == 1 and not sizes.offload:
         return OneRank(chosen)
     # The others wait for rank 0 while it waits for groups, evaluates, or publishes again and again.
     patience_s = config.trainer.lease_wait_s + config.eval.deadline_s + START_TIMEOUT_S

@@ -97,7 +97,9 @@ class Policy:
         self._reference, self._settings, self._temperature = models.reference, settings, temperature
         self._wire_dtype = wire_dtype
         total_steps = steps * settings.ppo_epochs * settings.ppo_mini_batches
-        self.optimizer = optim.GuardedAdamW(self.parameters(), settings, section="actor", total_steps=total_steps)
+        self.optimizer = optim.GuardedAdamW(
+            self.parameters(), settings, section="actor", total_steps=total_steps, ranks=ranks
+        )
         self._passes = Passes(ranks, settings.micro_batch_tokens, models.model.device, is_packed=models.model.is_packed)
 
     @classmethod

@@ -8,6 +8,7 @@ from torch import nn
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer import randomness
+from asyncrl.trainer.meshes import Meshes, is_first_holder
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.rank_files import Box, Piece, RankFiles, box_of, local
 
@@ -17,15 +18,20 @@ RANDOM = "random/"
 
 def pieces(policy: Policy) -> Iterator[Piece]:
     """This rank's part: weights, moments (none before the first optimizer step) and random states."""
-    yield from model_pieces("", policy.named_parameters(), policy.optimizer)
+    yield from model_pieces("", policy.named_parameters(), policy.optimizer, policy.ranks.meshes)
     for name, state in randomness.save_state().items():
         shape = tuple(state.shape)
         yield Piece(RANDOM + name, state, Box(shape, (0,) * len(shape), shape))
 
 
-def model_pieces(prefix: str, parameters: Mapping[str, nn.Parameter], optimizer: optim.GuardedAdamW) -> Iterator[Piece]:
-    """A model's weights and moments on this rank; every name begins with `prefix`."""
+def model_pieces(
+    prefix: str, parameters: Mapping[str, nn.Parameter], optimizer: optim.GuardedAdamW, meshes: Meshes | None
+) -> Iterator[Piece]:
+    """A model's weights and moments on this rank, but for copies of what an earlier rank holds; every name begins with
+    `prefix`."""
     for name, parameter in parameters.items():
+        if not is_first_holder(parameter, meshes):
+            continue
         yield Piece(prefix + WEIGHTS + name, local(parameter), box_of(parameter))
         for moment, value in optim.moments(optimizer.adamw, parameter).items():
             yield Piece(f"{prefix}{moment}/{name}", local(value), box_of(value))

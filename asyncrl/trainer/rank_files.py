@@ -11,10 +11,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer.tensor_file import write_tensors
+from weightsync.held_runs import held
 
 LAYOUT = "layout"
 PATTERN = "rank-*.safetensors"
@@ -42,8 +42,9 @@ def box_of(tensor: Tensor) -> Box:
     """What this rank holds of a tensor: its shard, or all of it."""
     whole = tuple(tensor.shape)
     if isinstance(tensor, DTensor):
-        shape, offset = compute_local_shape_and_global_offset(whole, tensor.device_mesh, tensor.placements)
-        return Box(tuple(shape), tuple(offset), whole)
+        runs = [dim or [(0, 0)] for dim in held(tensor)]
+        assert all(len(dim) == 1 for dim in runs), f"what a rank holds of a tensor of shape {whole} is no box: {runs}"
+        return Box(tuple(high - low for ((low, high),) in runs), tuple(low for ((low, _),) in runs), whole)
     return Box(whole, (0,) * len(whole), whole)
 
 

@@ -1,5 +1,6 @@
 """How a module is split over the ranks that share its parameters."""
 
+import warnings
 from typing import Literal
 
 import torch
@@ -8,21 +9,44 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from transformers import PreTrainedModel
 
 from asyncrl.trainer.meshes import Meshes
+from asyncrl.trainer.tensor_parallel import split_products
 
 Arithmetic = Literal["float32", "bfloat16"]
 
 
 def shard(module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload: bool = False) -> None:
-    """Split parameters over the ranks (FSDP2): each decoder layer is gathered on its own, the rest with the root."""
-    mesh = meshes.shards
+    """Split products over ranks, then parameters (FSDP2): each decoder layer is gathered on its own, the rest with the
+    root.
+
+    Args:
+        module: whole, on the CPU or on this rank's device.
+        offload: keep this module's parameters in CPU memory, whatever `meshes` say.
+    Raises:
+        ConfigError: the model's products cannot be split over so many ranks.
+    """
+    if meshes.tp is not None:
+        split_products(module, meshes.tp)
+        # Of logits that were gathered from slices of the head; nothing writes into them.
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
     )
-    # Pinned memory is of CUDA; without it the copies wait, and nothing else changes.
-    home = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
+    home = _home(meshes, offload=offload)
     for layer in decoder_layers(module):
-        fully_shard(layer, mesh=mesh, mp_policy=policy, offload_policy=home)
-    fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=home)
+        fully_shard(layer, mesh=meshes.shards, mp_policy=policy, offload_policy=home)
+    fully_shard(module, mesh=meshes.shards, mp_policy=policy, offload_policy=home)
+
+
+def shard_in_float32(module: nn.Module, meshes: Meshes) -> None:
+    """Split the parameters of a part that computes in float32 whatever is around it, before the whole is split."""
+    policy = MixedPrecisionPolicy(cast_forward_inputs=False)
+    fully_shard(module, mesh=meshes.shards, mp_policy=policy, offload_policy=_home(meshes))
+
+
+def _home(meshes: Meshes, *, offload: bool = False) -> OffloadPolicy:
+    # Pinned memory is of CUDA; without it the copies wait, and nothing else changes.
+    pinned = meshes.shards.device_type == "cuda"
+    return CPUOffloadPolicy(pin_memory=pinned) if offload or meshes.offload else OffloadPolicy()
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:

@@ -6,6 +6,7 @@ more from that checkpoint.
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parallel import Ranks, assign, mini_batches, open_ranks
 from asyncrl.trainer.tally import Tally
+from buffer import Group
 from buffer.versions import pack
 from tests.support.tiny_policy import make_groups, make_policy
 from weightsync.config import WeightsyncConfig
@@ -29,6 +31,12 @@ from weightsync.publisher import WeightPublisher
 from weightsync.transport import open_transport
 
 STEPS = 3
+
+
+@cache
+def groups_of(model_dir: Path, step: int) -> list[Group]:
+    """What a step trains; made once for all that a process trains."""
+    return make_groups(model_dir, 5, 3, seed=step)
 
 
 def train(
@@ -58,7 +66,7 @@ def train(
     found = {"metrics": [], "digests": [], "tokens": 0}
     for step in range(first, STEPS):
         # One group more than fits evenly: the ranks have different numbers of micro-batches.
-        groups = make_groups(model_dir, 5, 3, seed=step)
+        groups = groups_of(model_dir, step)
         tokens = {g.ordinal: sum(t.num_tokens for t in g.trajectories) for g in groups}
         parts = mini_batches(list(tokens), 2)
         own = {o for part in parts for o in assign({o: tokens[o] for o in part}, place.data_world)[place.data_rank]}

@@ -7,6 +7,7 @@ import torch
 
 from asyncrl.config import ActorConfig
 from asyncrl.trainer import optimizer as optim
+from asyncrl.trainer.parallel import OneRank
 
 
 def rates(steps, total, **settings):
@@ -62,5 +63,5 @@ def step(optimizer, parameter, gradient):
 def test_clipping_reports_the_norm_before():
     parameter = torch.nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([3.0, 4.0])
-    assert optim.clip_gradients([parameter], 1.0) == pytest.approx(5.0)
+    assert optim.clip_gradients([parameter], 1.0, OneRank()) == pytest.approx(5.0)
     assert parameter.grad.norm() == pytest.approx(1.0, rel=1e-4)

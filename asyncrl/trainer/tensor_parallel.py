@@ -1,0 +1,118 @@
+"""Matrix products that ranks share, by the plan that transformers keeps with a model: columns first, then rows.
+
+Between a product split by columns and the next one, split by rows, each rank works on its own heads or its own part of
+the width; after the second one the parts are summed (arXiv 1909.08053, section 3). What the plan does not name, and
+routed experts, are whole on each of these ranks. A vocabulary that they do not divide stays whole, too.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from transformers import PreTrainedModel
+
+from asyncrl.errors import ConfigError
+
+
+class EachHead(ParallelStyle):
+    """A module that works on each head alone (a norm of queries or keys): whole on every rank, its input a part of the
+    heads, its gradient the sum over ranks."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        # Dimensions of the input: row, position, head, width.
+        return distribute_module(module, device_mesh, input_fn=_heads_in, output_fn=_heads_out)  # type: ignore[arg-type]  # torch's hints forget what the functions return
+
+
+def _heads_in(module: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> tuple[Tensor, ...]:
+    del module
+    return (DTensor.from_local(inputs[0], mesh, [Shard(2)], run_check=False), *inputs[1:])
+
+
+def _heads_out(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
+    del module, mesh
+    return output.to_local()
+
+
+STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
+    "colwise": ColwiseParallel,
+    "rowwise": RowwiseParallel,
+    "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "rowwise_split_input": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "replicated_with_grad_allreduce": EachHead,
+}
+"""Styles of transformers' plans -> torch's."""
+
+WHOLE = ("moe_tp_experts", "replicate")
+"""Styles of modules that every rank may as well hold and run whole: what comes out is the same."""
+
+
+def split_products(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Turn what the plan names into slices, this rank's of each.
+
+    Args:
+        module: whole, on any device; a model of transformers or one that holds some.
+        mesh: the ranks that share the products.
+    Raises:
+        ConfigError: a model has no plan, one that is not understood, or a width that is no multiple of the ranks.
+    """
+    models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
+    outermost = [part for part in models if not any(part in set(other.modules()) - {other} for other in models)]
+    for model in outermost:
+        _split_model(model, mesh)
+
+
+def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+    if not model.tp_plan:
+        raise ConfigError(
+            f"trainer.parallel.tp = {mesh.size()}, but {type(model).__name__} has no tensor-parallel plan "
+            "(base_model_tp_plan of its configuration), so which products may be cut is unknown. Set "
+            "trainer.parallel.tp to 1 and split with trainer.parallel.fsdp."
+        )
+    named = dict(model.named_modules())
+    chosen = _chosen(model, named)
+    for name, style in chosen.items():
+        if style not in STYLES:
+            raise ConfigError(
+                f"trainer.parallel.tp = {mesh.size()}: the plan of {type(model).__name__} wants {name} split in the "
+                f"style {style!r}; known are {', '.join(STYLES)}. Set trainer.parallel.tp to 1 and split with "
+                "trainer.parallel.fsdp."
+            )
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    tied = head is not None and embedding.weight is head.weight
+    ends = [name for name, part in named.items() if part is embedding or part is head]
+    uneven = {name for name, style in chosen.items() if _width(named[name], style) % mesh.size()}
+    whole = {name for name in ends if name in uneven}
+    if tied and (whole or any(name not in chosen for name in ends)):
+        whole = set(ends)
+    for name in whole:
+        chosen.pop(name, None)
+    for name in uneven - whole:
+        raise ConfigError(
+            f"trainer.parallel.tp = {mesh.size()} does not divide the width of {name} in {type(model).__name__}: "
+            f"{named[name]}. Set it to a divisor, and split further with trainer.parallel.fsdp."
+        )
+    parallelize_module(model, mesh, {name: STYLES[style]() for name, style in chosen.items()})
+    if tied:
+        head.weight = embedding.weight  # each was cut for itself; they are one parameter still
+
+
+def _chosen(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, str]:
+    """Module -> style, where the plan names one that cuts; what it says of parameters is left to their modules."""
+    plan = dict(model.tp_plan)
+    styles = {name: plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name)) for name in named}
+    return {name: style for name, style in styles.items() if style is not None and style not in WHOLE}
+
+
+def _width(part: nn.Module, style: str) -> int:
+    """The dimension that is cut; 0 where none is."""
+    if isinstance(part, nn.Embedding):
+        return part.num_embeddings
+    if isinstance(part, nn.Linear):
+        return part.out_features if style.startswith("colwise") else part.in_features
+    return 0
