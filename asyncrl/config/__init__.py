@@ -162,6 +162,33 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def an_adapter_can_be_held(self) -> Self:
+        """Refuse an adapter on layers that ranks cut, and one that travels alone to servers that cannot add it."""
+        if self.lora.rank > 0 and self.trainer.parallel.tp > 1:
+            raise ValueError(
+                f"lora.rank = {self.lora.rank} with trainer.parallel.tp = {self.trainer.parallel.tp}: the layers that "
+                "get an adapter are cut over those ranks, and adapters are not. Set trainer.parallel.tp = 1 and split "
+                "with trainer.parallel.fsdp; an adapter needs memory for the frozen weights only."
+            )
+        if self.lora.rank > 0 and self.lora.sync == "adapter" and self.inference.engine != "local":
+            raise ValueError(
+                f"lora.sync = adapter with inference.engine = {self.inference.engine}: only the local engine was tried "
+                "with adapters that travel alone. Set lora.sync = merged, which every engine can hold."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def hosts_can_be_placed(self) -> Self:
+        """Refuse servers that are somewhere, where a cluster chooses the machines."""
+        if self.cluster.backend != "local" and self.inference.urls:
+            raise ValueError(
+                f"inference.urls with cluster.backend = {self.cluster.backend}: the host of an adopted server has to "
+                "run on the server's own machine, which the cluster does not know. Run `asyncrl serve-rollout` with "
+                "cluster.backend=local there."
+            )
+        return self
+
+    @model_validator(mode="after")
     def the_policy_is_trained(self) -> Self:
         """Refuse a run in which the critic is trained to the end and the policy never."""
         if self.critic.steps_before_policy >= self.trainer.steps:

@@ -4,8 +4,8 @@ A test names a case by its id, in its docstring, beside a parameter or in a comm
 finds it. So does a promise, which tests hold every implementation of a seam to (tests/support/*_promises.py).
 
 Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
-tokenizer B103 to B114, rewards B115 to B131, resume B159 to B169, config B170 to B177, redis B188 to B196, metrics B197
-to B203, security B215 to B221.
+tokenizer B103 to B114, rewards B115 to B131, resume B159 to B169, config B170 to B177, ray B183 to B187, redis B188 to
+B196, metrics B197 to B203, security B215 to B221.
 """
 
 import ast
@@ -169,6 +169,11 @@ CASES = {
     "B175": "required option missing",
     "B176": "fixed limit vs configured cadence",
     "B177": "contradicting sizes",
+    "B183": "relative paths in workers",
+    "B184": "environment not propagated",
+    "B185": "whole environment passed",
+    "B186": "dead actor never noticed",
+    "B187": "reward model overwritten by base init",
     "B188": "blocking wait longer than the socket timeout",
     "B189": "server gone during a blocking pop",
     "B190": "cancelled command shifts replies",

@@ -1,6 +1,8 @@
 """What is written for schedulers: it parses, has the fields that matter there, and holds no secret."""
 
+import argparse
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -10,10 +12,13 @@ import pytest
 import yaml
 
 from asyncrl import cli
+from asyncrl.commands import launch
 from asyncrl.errors import ConfigError
 from asyncrl.launch import TARGETS, render
-from asyncrl.load_config import LoadedConfig, load
+from asyncrl.launch.job import SERVER_KEY
+from asyncrl.load_config import SECRET_VARIABLES, LoadedConfig, load
 
+PAGE = (Path(__file__).resolve().parents[4] / "docs" / "launch.md").read_text()
 CONFIG = Path(__file__).resolve().parents[4] / "configs" / "tiny_cpu.yaml"
 SHARED = (
     "run.dir=/shared/runs/demo",
@@ -30,7 +35,7 @@ SKY_RESOURCES = {"infra", "accelerators", "cpus", "memory", "image_id", "use_spo
 
 @pytest.fixture(autouse=True)
 def no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("ASYNCRL_REDIS_URL", "ASYNCRL_WEIGHTSYNC_URL", "ASYNCRL_WEIGHTSYNC_KEY"):
+    for variable in SECRET_VARIABLES.values():
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -186,6 +191,23 @@ def test_the_command_prints_with_dry_run_and_writes_without(
     assert "next: " in capsys.readouterr().out
     written = {path.name for path in (tmp_path / "made").iterdir()}
     assert {"trainer", "rollout"} <= {name.partition(".")[0] for name in written}
+
+
+@pytest.mark.parametrize("line", re.findall(r"^asyncrl (launch .+)$", PAGE, re.MULTILINE))
+def test_a_documented_line_is_taken_by_the_command(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[argparse.Namespace] = []
+    monkeypatch.setattr(launch, "run", lambda args: taken.append(args) or 0)
+    assert cli.main(line.split()) == 0
+    (args,) = taken
+    assert str(args.config) == "run.yaml"
+    assert args.overrides == ["run.dir=/shared/runs/demo"]
+    given = (*args.set, *(IMAGE if args.target == "kuberay" else ()))
+    assert render(TARGETS[args.target], loaded(*SHARED), given)
+
+
+def test_the_page_names_every_target_and_every_secret() -> None:
+    assert all(f"launch {target} " in PAGE for target in TARGETS)
+    assert all(f"`{variable}`" in PAGE for variable in (*SECRET_VARIABLES.values(), SERVER_KEY))
 
 
 class KeepScript:

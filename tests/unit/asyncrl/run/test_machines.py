@@ -60,6 +60,12 @@ def test_every_backend_that_may_be_written_has_its_module(tmp_path: Path) -> Non
     assert isinstance(open_cluster(launch), LocalCluster)
 
 
+def test_adopted_servers_are_not_for_a_cluster_that_chooses_the_machines() -> None:
+    servers = InferenceConfig(urls=("http://10.0.0.4:30000",))
+    with pytest.raises(ValueError, match=r"inference\.urls with cluster\.backend = ray"):
+        Config(cluster=ClusterConfig(backend="ray"), inference=servers)
+
+
 def test_an_address_without_its_backend_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cluster\.ray_address.*no effect"):
         ClusterConfig(ray_address="10.0.0.4:6379")
