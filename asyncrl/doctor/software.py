@@ -44,6 +44,8 @@ def check_versions(config: Config) -> Iterator[Finding]:
     if serves_only and not trainer.ok:
         trainer = Finding(trainer.name, True, f"{trainer.detail}; enough for serve-rollout", trainer.fix)
     yield trainer
+    if config.lora.rank > 0:
+        yield _requirements("adapter libraries", "lora")
 
 
 def _requirements(name: str, extra: str) -> Finding:
