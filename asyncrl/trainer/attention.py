@@ -28,7 +28,15 @@ _LARGEST_HEAD = 256
 
 
 class CannotPack(ConfigError):
-    """A model asks its attention for something that `within_documents` does not compute."""
+    """A model asks its attention for something that `within_documents` does not compute; `reason` says for what."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        """The reason and the next step."""
+        return f"{self.reason}. Set actor.packing and critic.packing to false: rows are padded then."
 
 
 def within_documents(
@@ -71,8 +79,7 @@ def within_documents(
     if wanted or documents is None:
         raise CannotPack(
             f"{type(module).__name__} calls its attention with {', '.join(sorted(wanted))}, which is not computed "
-            "within the documents of a packed row. Set actor.packing (and critic.packing) to false: rows are padded "
-            "then."
+            "within the documents of a packed row"
         )
     if documents.peers is not None:
         states = whole_row(torch.cat([key_1KTD, value_1KTD], dim=-1)[0], documents.peers).unsqueeze(0)

@@ -144,7 +144,7 @@ def load_language_model(
             packed rows and should.
     """
     module = read_model(path, gradient_checkpointing=gradient_checkpointing)
-    is_packed = choose_packing(module, packing, key="actor.packing")
+    is_packed = choose_packing(module, packing, key="actor.packing", meshes=meshes)
     if prepare is not None:
         prepare(module)
     if meshes is not None:

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from asyncrl.errors import ConfigError
@@ -12,7 +11,7 @@ from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.micro_batch import Inputs
 from asyncrl.trainer.model import autocast, read_model
 from asyncrl.trainer.packable import choose_packing
-from asyncrl.trainer.sharding import Arithmetic, shard
+from asyncrl.trainer.sharding import Arithmetic, shard, shard_in_float32
 
 
 class ValueModel(nn.Module):
@@ -76,10 +75,11 @@ def load_value_model(
             f"{key} = {path} is a {type(whole).__name__} that has no trunk of its own below its head, so no critic can "
             "be made from it. Name a model of another class in critic.path, with the same tokenizer."
         )
-    model = ValueModel(trunk, arithmetic, is_packed=choose_packing(whole, packing, key="critic.packing"))
+    is_packed = choose_packing(whole, packing, key="critic.packing", meshes=meshes)
+    model = ValueModel(trunk, arithmetic, is_packed=is_packed)
     if meshes is None:
         model.to(device)
     else:
-        fully_shard(model.head, mesh=meshes.shards, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+        shard_in_float32(model.head, meshes)
         shard(model, meshes, arithmetic)
     return model
