@@ -32,6 +32,7 @@ from asyncrl.run.saved import has_checkpoints
 from asyncrl.run.serve_rollout import BEAT_S
 from asyncrl.run.signals import stop_event
 from asyncrl.run.teacher_places import with_addresses
+from asyncrl.trainer.heads import require_whole_heads_of
 from buffer import ReplayBuffer
 
 NO_RESTART = (2, 3, 5, 6, FencedOut.exit_code, WaitTimeout.exit_code)
@@ -49,6 +50,7 @@ def train(loaded: LoadedConfig, *, resume: bool) -> int:
                 f"run.name = {config.run.name}: {directory} holds checkpoints of an earlier run. "
                 "Go on with it by --resume, or choose another run.name or run.dir."
             )
+        require_whole_heads_of(config.model.path, config.trainer.parallel.tp)
         chat = ChatTemplate.from_model_dir(config.model.path)
         prompts, held_out = open_prompts(config, chat)
         (directory / "config.yaml").write_text(to_yaml(loaded))

@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 from transformers import PreTrainedModel
 
 from asyncrl.errors import ConfigError
+from asyncrl.trainer.heads import require_whole_heads
 
 
 class EachHead(ParallelStyle):
@@ -59,7 +60,8 @@ def split_products(module: nn.Module, mesh: DeviceMesh) -> None:
         module: whole, on any device; a model of transformers or one that holds some.
         mesh: the ranks that share the products.
     Raises:
-        ConfigError: a model has no plan, one that is not understood, or a width that is no multiple of the ranks.
+        ConfigError: a model has no plan, one that is not understood, or heads or a width that are no multiple of the
+            ranks.
     """
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     outermost = [part for part in models if not any(part in set(other.modules()) - {other} for other in models)]
@@ -74,6 +76,7 @@ def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> None:
             "(base_model_tp_plan of its configuration), so which products may be cut is unknown. Set "
             "trainer.parallel.tp to 1 and split with trainer.parallel.fsdp."
         )
+    require_whole_heads(model.config.get_text_config().to_dict(), mesh.size(), where=type(model).__name__)
     named = dict(model.named_modules())
     chosen = _chosen(model, named)
     for name, style in chosen.items():
