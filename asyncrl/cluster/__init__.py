@@ -1,12 +1,12 @@
 """Start, watch and stop processes by role, on this machine or on those of a cluster.
 
-CLUSTERS is the table of places; each row is a module that offers `open_cluster(launch)`.
+CLUSTERS is the table of places; each row is a module that offers `open_cluster(setup)`.
 """
 
 import importlib
 from typing import cast
 
-from asyncrl.cluster.base import Child, Cluster, Failure, Launch, Seat, Wanted
+from asyncrl.cluster.base import Child, Cluster, ClusterSetup, Failure, Seat, Wanted
 from asyncrl.cluster.local import LocalChild, LocalCluster
 from asyncrl.cluster.process import die_with_parent, leave_reason, reason_file
 from asyncrl.errors import PreflightError
@@ -15,8 +15,8 @@ __all__ = [
     "CLUSTERS",
     "Child",
     "Cluster",
+    "ClusterSetup",
     "Failure",
-    "Launch",
     "LocalChild",
     "LocalCluster",
     "Seat",
@@ -32,13 +32,13 @@ CLUSTERS = {"local": "asyncrl.cluster.local", "ray": "asyncrl.cluster.ray"}
 missing for the others."""
 
 
-def open_cluster(launch: Launch) -> Cluster:
+def open_cluster(setup: ClusterSetup) -> Cluster:
     """The cluster of `cluster.backend`.
 
     Raises:
         PreflightError: its library is not installed, or it does not answer.
     """
-    backend = launch.config.backend
+    backend = setup.config.backend
     try:
         module = importlib.import_module(CLUSTERS[backend])
     except ModuleNotFoundError as error:
@@ -46,4 +46,4 @@ def open_cluster(launch: Launch) -> Cluster:
             f"cluster.backend = {backend} needs the package {error.name!r}, which is not installed: "
             f"pip install 'asyncrl[{backend}]'"
         ) from error
-    return cast(Cluster, module.open_cluster(launch))
+    return cast(Cluster, module.open_cluster(setup))

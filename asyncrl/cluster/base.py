@@ -121,7 +121,7 @@ class Cluster(Protocol):
 
 
 @dataclass(frozen=True)
-class Launch:
+class ClusterSetup:
     """What a cluster is opened with.
 
     Attributes:

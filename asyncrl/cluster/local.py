@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asyncrl import waits
-from asyncrl.cluster.base import Children, Failure, Launch, Seat, Wanted
+from asyncrl.cluster.base import Children, ClusterSetup, Failure, Seat, Wanted
 from asyncrl.cluster.process import LOG, PARENT, reason_file
 from asyncrl.placement import Placement, place
 
@@ -128,11 +128,11 @@ def free_port(address: str) -> int:
         return int(listener.getsockname()[1])
 
 
-def open_cluster(launch: Launch) -> LocalCluster:
+def open_cluster(setup: ClusterSetup) -> LocalCluster:
     """The cluster of this machine."""
     return LocalCluster(
-        launch.log_dir,
-        launch.env,
-        stop_timeout_s=launch.config.stop_timeout_s,
-        num_devices=launch.num_devices,
+        setup.log_dir,
+        setup.env,
+        stop_timeout_s=setup.config.stop_timeout_s,
+        num_devices=setup.num_devices,
     )

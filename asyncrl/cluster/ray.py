@@ -15,7 +15,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from asyncrl.cluster.base import Launch
+from asyncrl.cluster.base import ClusterSetup
 from asyncrl.cluster.bundles import Bundle, BundleGroup
 from asyncrl.cluster.keeper import Keeper
 from asyncrl.cluster.machines import CallLost, KeeperLost, Unanswered
@@ -153,7 +153,7 @@ def _resources(bundle: Bundle) -> dict[str, float]:
     return {"CPU": bundle.cpus, **({"GPU": bundle.devices} if bundle.devices else {})}
 
 
-def open_cluster(launch: Launch) -> RemoteCluster:
+def open_cluster(setup: ClusterSetup) -> RemoteCluster:
     """The Ray cluster that the configuration or the environment names, or one of this machine alone."""
-    address = launch.config.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
-    return RemoteCluster(launch, RayMachines(address, launch.run))
+    address = setup.config.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
+    return RemoteCluster(setup, RayMachines(address, setup.run))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl import waits
-from asyncrl.cluster.base import Children, Launch, Seat, Wanted
+from asyncrl.cluster.base import Children, ClusterSetup, Seat, Wanted
 from asyncrl.cluster.bundles import Plan, Spot
 from asyncrl.cluster.keeper import Order, Proof
 from asyncrl.cluster.machines import CallLost, KeeperLost, Machines, Unanswered
@@ -26,24 +26,24 @@ class RemoteCluster(Children):
     is lost.
     """
 
-    def __init__(self, launch: Launch, machines: Machines) -> None:
-        super().__init__(launch.config.stop_timeout_s)
-        self._launch, self._machines, self._config = launch, machines, launch.config
+    def __init__(self, setup: ClusterSetup, machines: Machines) -> None:
+        super().__init__(setup.config.stop_timeout_s)
+        self._setup, self._machines, self._config = setup, machines, setup.config
         self._keepers: dict[tuple[str, int], Any] = {}
-        self._plan = Plan(Wanted(), threads=launch.config.threads, on_devices=False)
-        self._proof = Proof(str((launch.log_dir / f".shared-{secrets.token_hex(4)}").absolute()), secrets.token_hex(16))
+        self._plan = Plan(Wanted(), threads=setup.config.threads, on_devices=False)
+        self._proof = Proof(str((setup.log_dir / f".shared-{secrets.token_hex(4)}").absolute()), secrets.token_hex(16))
 
     async def place(self, wanted: Wanted) -> Placement:
         """See Cluster. The devices are not known here: each keeper gives its own to what it starts."""
-        on_devices = self._launch.device == "cuda" or self._machines.num_devices() > 0
-        self._plan = Plan(wanted, self._config.threads, on_devices, ranks_on_cpu=self._launch.device == "cpu")
+        on_devices = self._setup.device == "cuda" or self._machines.num_devices() > 0
+        self._plan = Plan(wanted, self._config.threads, on_devices, ranks_on_cpu=self._setup.device == "cpu")
         self._leave_proof()
         self._machines.reserve(self._plan.groups())
         await self._placed()
         return Placement(ranks=((),) * wanted.ranks, servers=((),) * wanted.servers)
 
     def _leave_proof(self) -> None:
-        self._launch.log_dir.mkdir(parents=True, exist_ok=True)
+        self._setup.log_dir.mkdir(parents=True, exist_ok=True)
         Path(self._proof.path).write_text(self._proof.token)
 
     async def _placed(self) -> None:
@@ -92,12 +92,12 @@ class RemoteCluster(Children):
         self, role: str, name: str, arguments: Sequence[str], env: Mapping[str, str] | None = None, *, seat: Seat
     ) -> RemoteChild:
         """See Cluster. Returns before the process is there."""
-        spot, log = self._plan.spot(seat), self._launch.log_dir.absolute() / f"{name}.log"
+        spot, log = self._plan.spot(seat), self._setup.log_dir.absolute() / f"{name}.log"
         order = Order(
             role=role,
             name=name,
             arguments=tuple(arguments),
-            env={**passed_on(os.environ, self._config.pass_env), **self._launch.env, **(env or {})},
+            env={**passed_on(os.environ, self._config.pass_env), **self._setup.env, **(env or {})},
             cwd=str(Path.cwd()),
             log=str(log),
             proof=self._proof,

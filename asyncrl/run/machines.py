@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from asyncrl.cluster import Cluster, Launch, Wanted
+from asyncrl.cluster import Cluster, ClusterSetup, Wanted
 from asyncrl.cluster import open_cluster as open_backend
 from asyncrl.config import Config
 from asyncrl.errors import PreflightError
@@ -24,7 +24,7 @@ def open_cluster(config: Config, log_dir: Path, url: str) -> Cluster:
     Raises:
         PreflightError: its library is missing, or nobody answers.
     """
-    launch = Launch(
+    setup = ClusterSetup(
         run=config.run.name,
         log_dir=log_dir,
         env={URL: url, **thread_limits(config)},
@@ -32,12 +32,14 @@ def open_cluster(config: Config, log_dir: Path, url: str) -> Cluster:
         num_devices=num_devices(),
         device=config.trainer.device,
     )
-    return open_backend(launch)
+    return open_backend(setup)
 
 
 async def place(cluster: Cluster, wanted: Wanted, config: Config, url: str, stop: asyncio.Event) -> Placement | None:
     """Room for all that is wanted, or None if the command is stopped before there is.
 
+    Args:
+        config: as it was given, before teachers with a path got an address.
     Raises:
         PreflightError: the processes on the cluster's machines would not find Redis or each other.
         WaitTimeout: there was no room in time.

@@ -39,6 +39,7 @@ def serve_rollout(loaded: LoadedConfig) -> int:
 async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     directory = config.run.directory / "rollout"
     cluster = open_cluster(config, directory, url)
+    as_given = config
     config, teachers = with_addresses(config)
     wanted = Wanted(
         servers=config.inference.servers + len(teachers), tp=config.inference.tp, workers=config.rollout.workers
@@ -46,7 +47,7 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     hurry = asyncio.Event()
     stop = stop_event(at_once=cluster.kill, hurry=hurry)  # after Ray's own handlers
     try:
-        placement = await place(cluster, wanted, config, url, stop)
+        placement = await place(cluster, wanted, as_given, url, stop)
         if placement is None:
             return 0
         side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)

@@ -83,7 +83,7 @@ class Supervisor:
             shares_devices=plan.lends,
         )
         try:
-            placement = await place(self._cluster, wanted, config, self._url, stop)
+            placement = await place(self._cluster, wanted, self._config, self._url, stop)
             if placement is None:
                 return 0
             config_file = write_config(config, self._directory / "logs" / "config.json")

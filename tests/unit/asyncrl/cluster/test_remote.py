@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.cluster import Launch, Seat, Wanted
+from asyncrl.cluster import ClusterSetup, Seat, Wanted
 from asyncrl.cluster import local as module
 from asyncrl.cluster.remote import RemoteCluster, passed_on
 from asyncrl.cluster.remote_child import RemoteChild
@@ -44,8 +44,8 @@ def machines() -> Iterator[FakeMachines]:
 def cluster_on(machines: FakeMachines, log_dir: Path, wanted: Wanted = WANTED, **config: object) -> RemoteCluster:
     """A cluster with a place for everything."""
     settings = ClusterConfig(backend="ray", stop_timeout_s=20.0, **config)  # type: ignore[arg-type]  # keys by name
-    launch = Launch(run="demo", log_dir=log_dir, env={"URL": "redis://secret"}, config=settings)
-    cluster = RemoteCluster(launch, machines)
+    setup = ClusterSetup(run="demo", log_dir=log_dir, env={"URL": "redis://secret"}, config=settings)
+    cluster = RemoteCluster(setup, machines)
     asyncio.run(cluster.place(wanted))
     return cluster
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.cluster import CLUSTERS, Launch, LocalCluster, open_cluster
+from asyncrl.cluster import CLUSTERS, ClusterSetup, LocalCluster, open_cluster
 from asyncrl.config import ClusterConfig, Config, InferenceConfig, TeacherConfig, WeightsyncConfig
 from asyncrl.errors import PreflightError
 from asyncrl.run.machines import require_reachable, unless_stopped
@@ -48,16 +48,16 @@ def test_a_teacher_without_an_address_is_refused_on_two() -> None:
 def test_a_backend_whose_library_is_missing_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.delitem(sys.modules, "asyncrl.cluster.ray", raising=False)
-    launch = Launch(run="demo", log_dir=tmp_path, env={}, config=ClusterConfig(backend="ray"))
+    setup = ClusterSetup(run="demo", log_dir=tmp_path, env={}, config=ClusterConfig(backend="ray"))
     with pytest.raises(PreflightError, match=r"pip install 'asyncrl\[ray\]'"):
-        open_cluster(launch)
+        open_cluster(setup)
 
 
 def test_every_backend_that_may_be_written_has_its_module(tmp_path: Path) -> None:
     allowed = ClusterConfig.model_fields["backend"].annotation
     assert set(CLUSTERS) == set(getattr(allowed, "__args__", ()))
-    launch = Launch(run="demo", log_dir=tmp_path, env={}, config=ClusterConfig())
-    assert isinstance(open_cluster(launch), LocalCluster)
+    setup = ClusterSetup(run="demo", log_dir=tmp_path, env={}, config=ClusterConfig())
+    assert isinstance(open_cluster(setup), LocalCluster)
 
 
 def test_adopted_servers_are_not_for_a_cluster_that_chooses_the_machines() -> None:
