@@ -187,10 +187,14 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
                 self._evaluation = opened
             return self._evaluation
 
-    def close_evaluation(self) -> None:
-        """Drop the open evaluation with its groups. Whoever still plays for it is fenced."""
+    def close_evaluation(self, version: int | None = None) -> None:
+        """Drop the open evaluation with its groups. Whoever still plays for it is fenced.
+
+        Args:
+            version: packed; only if it is of this one. None: whichever is open.
+        """
         record = self._store.record()
-        if name := record.get("evaluation", ""):
+        if (name := record.get("evaluation", "")) and (version is None or name == label_of(version)):
             branch = int(record["branch"])
             self._check(self._store.evaluate(branch, self._nonce(branch), "", "", ()), branch, "close_evaluation")
             self._drop_evaluation(name, "", branch)

@@ -260,6 +260,10 @@ class EvalConfig(Section):
     """Held-out prompts that are played, the first of data.val_files. None: all."""
     pass_reward: float = 1.0
     """Smallest reward of an answer that passes, for pass@k."""
+    pin: bool = True
+    """Evaluate between steps beside training, where two servers or more have devices of their own: one of them stays at
+    the version meanwhile and plays held-out prompts, while the others go on with new versions and training prompts.
+    false, and where there is one server: training waits."""
     deadline_s: float = Field(3600.0, gt=0)
     """Seconds an evaluation may take; one that takes longer is left out, and training goes on."""
 

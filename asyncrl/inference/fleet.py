@@ -69,10 +69,12 @@ class Session:
     Attributes:
         server: where the last request was sent.
         in_flight: the server and the id of the request that is there now; None: nothing is to be had back.
+        only: name of the one server that they may go to; None: any.
     """
 
     server: str | None = None
     in_flight: tuple[Member, str] | None = None
+    only: str | None = None
 
 
 @dataclass(slots=True)
@@ -92,6 +94,8 @@ class Fleet:
         self._placing = Placing(board)
         self._lagging: frozenset[str] = frozenset()
         self._waiters = _Waiters()
+        self.spared: str | None = None
+        """Name of a server that requests which may go elsewhere leave to those that may not."""
         self.speeds = Speeds()
         """How fast the servers answer, and how long requests wait for one."""
 
@@ -198,31 +202,41 @@ class Fleet:
         except ServerError as error:
             log.info("a request at %s could not be cut and ends by itself: %s", server.name, error)
 
+    @property
+    def num_servers(self) -> int:
+        """Servers that have acknowledged a version."""
+        return len(self._servers)
+
     def num_in_flight(self) -> dict[str, int]:
         """Requests of this worker by server."""
         return {server.name: server.num_in_flight for server in self._servers.values()}
 
-    def why(self, may_start_on: Callable[[int], bool] = lambda version: True) -> str:
+    def why(self, may_start_on: Callable[[int], bool] = lambda version: True, only: str | None = None) -> str:
         """Why no server qualifies, one reason for each."""
         if not self._servers:
             return "no server has acknowledged a version; is serve-rollout running, and what do its hosts' logs say?"
         return "; ".join(
-            f"{server.name}: {self._objection(server, may_start_on) or 'qualifies'}"
+            f"{server.name}: {self._objection(server, may_start_on, only) or 'qualifies'}"
             for server in self._servers.values()
         )
 
-    def _objection(self, server: Member, may_start_on: Callable[[int], bool]) -> str | None:
+    def _objection(self, server: Member, may_start_on: Callable[[int], bool], only: str | None) -> str | None:
         ack = server.ack
+        if only is not None and server.name != only:
+            return f"these requests are for {only} alone"
         if ack.state != "serving":
             return f"its state is {ack.state}"
         if not may_start_on(ack.version):
-            return f"version {label(ack.version)} is older than this claim may start from"
-        if server.name in self._lagging:
+            how = "older than" if only is None else "not the one that"
+            return f"version {label(ack.version)} is {how} this claim may start from"
+        if server.name in self._lagging and only is None:  # who is named may be behind on purpose
             return f"version {label(ack.version)} is more than weightsync.max_version_skew behind head"
         return server.trouble or None
 
     def _choose(self, session: Session, may_start_on: Callable[[int], bool]) -> Member | None:
-        usable = [s for s in self._servers.values() if self._objection(s, may_start_on) is None]
+        usable = [s for s in self._servers.values() if self._objection(s, may_start_on, session.only) is None]
+        if session.only is None:
+            usable = [s for s in usable if s.name != self.spared] or usable
         if not usable:
             return None
         chosen = next((s for s in usable if s.name == session.server), None)
@@ -236,14 +250,14 @@ class Fleet:
         if chosen is not None:
             return chosen
         started = time.monotonic()
-        with self._waiting(may_start_on):
+        with self._waiting(may_start_on, session.only):
             while chosen is None:
                 waited_s = time.monotonic() - started
                 if waited_s >= self._limits.server_wait_s:
-                    raise WaitTimeout(WAIT, waited_s, self._limits.server_wait_s, self.why(may_start_on))
+                    raise WaitTimeout(WAIT, waited_s, self._limits.server_wait_s, self.why(may_start_on, session.only))
                 if time.monotonic() - self._waiters.reminded >= waits.REMIND_S:
                     self._waiters.reminded = time.monotonic()
-                    log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on))
+                    log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on, session.only))
                 with suppress(TimeoutError):
                     # An event may be missed, so there is another look soon anyway.
                     async with asyncio.timeout(min(RECHECK_S, self._limits.server_wait_s)):
@@ -253,12 +267,12 @@ class Fleet:
         return chosen
 
     @contextmanager
-    def _waiting(self, may_start_on: Callable[[int], bool]) -> Iterator[None]:
+    def _waiting(self, may_start_on: Callable[[int], bool], only: str | None) -> Iterator[None]:
         """Count seconds in which anybody waits, once: hundreds of episodes wait for the same server."""
         waiters = self._waiters
         if waiters.count == 0:
             waiters.reminded = time.monotonic()
-            waiters.counted.enter_context(waits.timed(WAIT, lambda: self.why(may_start_on)))
+            waiters.counted.enter_context(waits.timed(WAIT, lambda: self.why(may_start_on, only)))
         waiters.count += 1
         try:
             yield

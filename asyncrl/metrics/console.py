@@ -83,7 +83,11 @@ class RunView:
 
     def step(self, values: Mapping[str, float | str]) -> None:
         """Take a line of metrics, with its `step`; names that it lacks keep their last value on the screen."""
-        self._values = {**self._values, **values}
+        before = self._values
+        self._values = {**before, **values}
+        if values.get("branch") == before.get("branch") and "step" in before:
+            # The numbers of an evaluation beside training come under the step of their version.
+            self._values["step"] = max(_float(before["step"]), _float(values.get("step", 0)))
         if self._live is None:
             self._say(self._step_line(values))
 

@@ -35,6 +35,8 @@ class Members:
         self.progress = [Progress(TrajectoryBuilder(on_older=self.older.set)) for _ in range(work.group_size)]
         if work.has_baseline:
             self.progress.append(Progress(TrajectoryBuilder(on_older=self.older.set), GREEDY_BASELINE))
+        for member in self.progress:
+            member.session.only = work.server
         self._playing: list[tuple[Progress, Playing]] = []
 
     @property
@@ -112,7 +114,7 @@ class Members:
             work.stream,
             work.claim.ordinal,
             index,
-            work.claim.may_start_on,
+            work.may_start_on,
             with_text=work.stream == "eval",
             is_greedy=member.is_baseline,
         )

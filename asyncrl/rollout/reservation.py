@@ -55,6 +55,9 @@ class Reservations:
         held_out: those of evaluations, in file order; None: this worker plays no evaluation.
         stopping: whether the worker was asked to stop; asked before each reserve, so that nothing is reserved in vain.
         sweep_every_s: how often a worker that is not admitted looks for claims of the dead.
+        room_beside: held-out episodes that this worker may have at once of an evaluation that one server plays beside
+            the training prompts; one group in any case.
+        spare: told the name of that server, None while there is none.
     """
 
     def __init__(
@@ -66,7 +69,10 @@ class Reservations:
         held_out: Prompts | None,
         stopping: Callable[[], bool],
         sweep_every_s: float,
+        room_beside: Callable[[], int] = lambda: 0,
+        spare: Callable[[str | None], None] = lambda server: None,
     ) -> None:
+        self._room_beside, self._spare = room_beside, spare
         self._buffer, self._worker = buffer, worker
         self._train, self._held_out, self._stopping = train, held_out, stopping
         self._sweep_every_s, self._swept = sweep_every_s, float("-inf")
@@ -102,7 +108,8 @@ class Reservations:
 
     def _attempt(self) -> Work | None:
         evaluation = self._buffer.evaluation() if self._held_out is not None else None
-        if evaluation is not None and self._held_out is not None:
+        self._spare(None if evaluation is None or evaluation.evaluates is None else evaluation.evaluates.server)
+        if evaluation is not None and self._held_out is not None and self._has_room(evaluation, self._held_out):
             work = self._work(evaluation, evaluation.reserve(self._worker), self._held_out, "eval")
             if work is not None:
                 return work
@@ -121,6 +128,13 @@ class Reservations:
                 evaluation.sweep()
         return None
 
+    def _has_room(self, evaluation: ReplayBuffer, prompts: Prompts) -> bool:
+        """Without a server of its own an evaluation has all slots: the trainer waits for it."""
+        if evaluation.evaluates is None or evaluation.evaluates.server is None:
+            return True
+        playing = sum(work.stream == "eval" for work in self._held.values()) * prompts.group_size
+        return not playing or playing + prompts.group_size <= self._room_beside()
+
     def wake(self, deadline_s: float) -> bool:
         """Block until the ledger changed so that somebody may be admitted, or the deadline."""
         return self._hints.wait(deadline_s)
@@ -137,4 +151,7 @@ class Reservations:
         except BaseException:
             ledger.abandon(answer)  # the file is the matter, not the prompt
             raise
-        return Work(ledger, answer, row, stream, prompts.group_size, prompts.with_baseline)
+        size, kept = prompts.group_size, ledger.evaluates
+        if kept is None or kept.server is None:
+            return Work(ledger, answer, row, stream, size, prompts.with_baseline)
+        return Work(ledger, answer, row, stream, size, version=kept.version, server=kept.server)

@@ -28,6 +28,8 @@ class Work:
     Attributes:
         group_size: episodes that are sampled.
         has_baseline: one more is played greedily.
+        version, server: the packed version that all of it is to be sampled from, and who is kept there and plays it.
+            None: whoever the claim allows.
     """
 
     ledger: ReplayBuffer
@@ -36,4 +38,10 @@ class Work:
     stream: Stream
     group_size: int
     has_baseline: bool = False
+    version: int | None = None
+    server: str | None = None
     remains: Remains = field(default_factory=Remains)
+
+    def may_start_on(self, version: int) -> bool:
+        """Whether a packed version may sample for it."""
+        return self.claim.may_start_on(version) if self.version is None else version == self.version

@@ -129,6 +129,8 @@ class Worker:
                 held_out=self._held_out,
                 stopping=stop.is_set,
                 sweep_every_s=self._settings.sweep_every_s,
+                room_beside=lambda: self._settings.slots // max(1, self._fleet.num_servers),
+                spare=self._spare,
             )
         )
         playing: set[asyncio.Task[None]] = set()
@@ -141,6 +143,9 @@ class Worker:
             task.add_done_callback(playing.discard)
         self._slots.close()
         await self._finish(playing, hurry)
+
+    def _spare(self, server: str | None) -> None:
+        self._fleet.spared = server
 
     async def _play(self, work: Work, reservations: Reservations) -> None:
         await self._groups.play(work)

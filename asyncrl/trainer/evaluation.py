@@ -7,7 +7,7 @@ produces  val-core/ metrics, samples      unblocks      rollout.worker, by openi
 
 import json
 import logging
-import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from buffer.versions import label, unpack
 
 log = logging.getLogger(__name__)
 
+BESIDE = "an evaluation goes on beside training"
 NAME, OPEN, CLOSE = "trainer waits for evaluation", "evaluation opens its ledger", "evaluation closes its ledger"
 STEP = 0  # a ledger of evaluation has one batch
 
@@ -39,7 +40,7 @@ class Evaluation:
         deadline_s: float,
         samples_dir: Path,
         num_samples: int,
-        stop: threading.Event,
+        stopping: Callable[[], bool],
     ) -> None:
         """Nothing is opened yet.
 
@@ -50,42 +51,55 @@ class Evaluation:
             deadline_s: seconds one evaluation may take.
             samples_dir: where some answers are written as text, one file an evaluation.
             num_samples: how many.
-            stop: ends the wait; the evaluation is then left out.
+            stopping: once true it ends the wait; the evaluation is then left out.
         """
         self._buffer, self._num_prompts, self._group_size = buffer, num_prompts, group_size
-        self._pass_reward, self._deadline_s, self._stop = pass_reward, deadline_s, stop
+        self._pass_reward, self._deadline_s, self._stopping = pass_reward, deadline_s, stopping
         self._samples_dir, self._num_samples = samples_dir, num_samples
 
-    async def run(self, version: int, name: str) -> dict[str, float]:
-        """Evaluate `version`, which must be head, and write samples to `<name>.jsonl`.
+    async def run(
+        self, version: int, name: str, *, server: str | None = None, why_never: Callable[[], str] = lambda: ""
+    ) -> dict[str, float]:
+        """Evaluate `version`, and write samples to `<name>.jsonl`.
 
+        Args:
+            version: packed; head, unless `server` stays at it.
+            server: who plays it alone, beside training; None: whoever has the version, and the trainer waits.
+            why_never: asked now and then, the reason why the answers will not come; empty while they may. Blocks.
         Returns:
-            Metrics; empty if a stop was asked for, or if the answers did not come in time, which is logged: training
-            goes on without them.
+            Metrics; empty if a stop was asked for, or if the answers did not come in time or never will, which is
+            logged: training goes on without them.
         """
         if self._num_prompts == 0:
             return {}
+        start_s = time.monotonic()
         ledger = await waits.blocking(
             OPEN,
-            lambda: self._buffer.open_evaluation(version, num_prompts=self._num_prompts, group_size=self._group_size),
+            lambda: self._buffer.open_evaluation(
+                version, num_prompts=self._num_prompts, group_size=self._group_size, server=server
+            ),
         )
         try:
-            groups = await self._groups(ledger, version)
+            groups = await self._groups(ledger, version, NAME if server is None else BESIDE, why_never)
         except WaitTimeout as late:
             log.warning("evaluation of version %s is left out: %s", label(version), late)
             return {}
         finally:
-            await waits.blocking(CLOSE, self._buffer.close_evaluation)
+            await waits.blocking(CLOSE, self._buffer.close_evaluation, version)
         if not groups:
             return {}
         self._write_samples(groups, version, name)
-        return scores(groups, self._num_prompts, self._group_size, version, pass_reward=self._pass_reward)
+        values = scores(groups, self._num_prompts, self._group_size, version, pass_reward=self._pass_reward)
+        return values | {"val-aux/version": float(version), "timing_s/evaluation": time.monotonic() - start_s}
 
-    async def _groups(self, ledger: ReplayBuffer, version: int) -> list[Group]:
+    async def _groups(self, ledger: ReplayBuffer, version: int, wait: str, why_never: Callable[[], str]) -> list[Group]:
         hints, sweeper = ledger.hints(), Sweeper(ledger)
 
         def attempt() -> list[Group] | None:
-            if self._stop.is_set():
+            if self._stopping():
+                return []
+            if reason := why_never():
+                log.warning("evaluation of version %s: %s", label(version), reason)
                 return []
             sweeper.sweep()
             return fetch_all(ledger, version, self._num_prompts)
@@ -93,9 +107,9 @@ class Evaluation:
         def why() -> str:
             return f"{self._num_prompts} held-out prompts; {_states(ledger.counts())}; is serve-rollout running?"
 
-        groups = await waits.until(NAME, attempt, why=why, wake=hints.wait, deadline_s=self._deadline_s)
+        groups = await waits.until(wait, attempt, why=why, wake=hints.wait, deadline_s=self._deadline_s)
         if not groups:
-            log.warning("evaluation of version %s is left out: no group, or a stop was asked for", label(version))
+            log.warning("evaluation of version %s is left out: no group, or their wait was ended", label(version))
         return groups
 
     def _write_samples(self, groups: Sequence[Group], version: int, name: str) -> None:

@@ -26,14 +26,13 @@ import buffer.errors
 import weightsync.errors
 from asyncrl import waits
 from asyncrl.errors import FencedOut
-from asyncrl.metrics.held_out import held_out_score
 from asyncrl.metrics.phases import phase
 from asyncrl.trainer import batch as batches
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
 from asyncrl.trainer.at_hand import WorkAtHand
 from asyncrl.trainer.checkpoint_files import CheckpointName
-from asyncrl.trainer.evaluation import Evaluation
 from asyncrl.trainer.export import export_policy
+from asyncrl.trainer.held_out import HeldOut
 from asyncrl.trainer.intake import Intake, NoGroups, StepGroups
 from asyncrl.trainer.limits import Limits, Reached
 from asyncrl.trainer.lineage import Lineage
@@ -88,6 +87,7 @@ class TrainingLoop:
                     return await run.go()
                 except Exception:
                     await run.publishing.leave()
+                    await run.held_out.leave()
                     await run.saver.leave()
                     raise
         except (buffer.errors.Fenced, weightsync.errors.Fenced) as error:
@@ -113,17 +113,9 @@ class _Run:
         self.at_hand = at_hand
         at_hand.open(lineage.branch, self.saver)
         self.reporting = Reporting(parts, lineage)
-        self.evaluation = Evaluation(
-            parts.buffer,
-            num_prompts=parts.heldout,
-            group_size=config.eval.n,
-            pass_reward=config.eval.pass_reward,
-            deadline_s=config.eval.deadline_s,
-            samples_dir=parts.run_dir / "samples",
-            num_samples=config.trainer.samples_per_eval,
-            stop=stop,
+        self.held_out = HeldOut(
+            *(parts, lineage, self.publishing, self.loans, stop), write=self.reporting.write_of, scored=self.scored
         )
-        self.facts: dict[str, float | str] = {}
         self.steps_since_version = 0
 
     async def go(self) -> Outcome:
@@ -134,7 +126,7 @@ class _Run:
         values: dict[str, float] = {}
         if self.lineage.step == 0 and self.parts.heldout:
             await self.publishing.ensure_head(max_lag=0)
-            values = await self.evaluate("before")
+            values = await self.held_out.now("before")
         self.write(values | self.publishing.drain())
         self.reporting.begin()
         while (reached := await self.limits.reached()) is None:
@@ -145,6 +137,7 @@ class _Run:
                 await self.train(groups)
                 await self.saver.save_if_due()
             elif await self.without_groups(groups):
+                await self.held_out.leave()
                 await self.publishing.settle()
                 await self.loans.lend()  # workers that stop too finish what they can
                 return self.outcome("stopped", "stop")
@@ -168,13 +161,11 @@ class _Run:
         self.at_hand.step_ended()
         others = self.saver.drain() | self.loans.drain()
         if self.lineage.step % self.config.plan.steps_per_version == 0:
-            await self.next_version()
-            every = self.config.eval.every_versions
-            is_last = self.lineage.step >= self.config.trainer.steps
-            if every and self.parts.heldout and self.lineage.number % every == 0 and not is_last:
-                await self.publishing.settle()
-                self.saver.to_be_scored()
-                others |= await self.evaluate(f"version-{label(self.lineage.version)}")
+            due = self.held_out.is_due(self.lineage.number + 1) and self.lineage.step < self.config.trainer.steps
+            await self.next_version(is_evaluated=due)
+            if due:
+                others |= await self.held_out.between(self.saver.to_be_scored)
+        self.held_out.collect()
         others |= self.publishing.drain()
         num_tokens = [sum(entry.tokens) for entry in groups.entries]
         self.saver.kept_out(self.reporting.write_step(tally, groups, others, num_tokens=num_tokens))
@@ -225,7 +216,9 @@ class _Run:
         await self.saver.save()
         await self.publishing.ensure_head(max_lag=0)
         await self.publishing.settle()  # head goes before the anchor, the pruning and the report
-        self.write(self.saver.drain() | self.publishing.drain() | await self.evaluate("after"))
+        await self.held_out.settle()
+        after = await self.held_out.now("after")
+        self.write(self.saver.drain() | self.publishing.drain() | after)
         if await self.stop_asked():
             return self.outcome("stopped", "stop")
         target, version = self.parts.run_dir / "export", label(self.lineage.version)
@@ -234,10 +227,12 @@ class _Run:
         )
         return self.outcome("finished", reached)
 
-    async def next_version(self) -> None:
+    async def next_version(self, *, is_evaluated: bool = False) -> None:
         """Publish what was trained as the next version, and let the workers start the groups of the one after it."""
         self.lineage.number += 1
         self.steps_since_version = 0
+        if is_evaluated:
+            await self.held_out.announce()  # before it is head, so that no server is past it
         await self.publishing.begin()
         await self.publishing.advance()
 
@@ -248,20 +243,6 @@ class _Run:
             return {"stop": self.stop.is_set()}
 
         return bool((await decided_by_rank0(self.ranks, look))["stop"])
-
-    async def evaluate(self, name: str) -> dict[str, float]:
-        """Held-out metrics of the trained version; only rank 0 has them, the others wait for its next decision."""
-        if self.parts.heldout == 0:
-            return {}
-        async with self.loans.for_evaluation():
-            if self.ranks.rank != 0:
-                return {}
-            values = await self.evaluation.run(self.lineage.version, name)
-        score = held_out_score(values)
-        self.scored(self.lineage.version, self.lineage.step, score)
-        if score is not None and name in ("before", "after"):
-            self.facts[f"heldout_{name}"] = score
-        return values
 
     def scored(self, version: int, step: int, score: float | None) -> None:
         """The evaluation of a version, which that step made, came to a score; None: it was left out. On rank 0."""
@@ -275,8 +256,8 @@ class _Run:
 
     def outcome(self, reason: Literal["finished", "stopped"], ended_by: EndedBy) -> Outcome:
         """The end, with its numbers."""
-        facts = {
-            **self.facts,
+        facts: dict[str, float | str] = {
+            **self.held_out.facts,
             "steps": float(self.lineage.step),
             "versions": float(self.publishing.num_published),
             "publish_failures": float(self.publishing.num_failed),

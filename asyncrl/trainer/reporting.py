@@ -7,6 +7,7 @@ from asyncrl import waits
 from asyncrl.metrics.phases import Phases, phase
 from asyncrl.metrics.timing import Stopwatches, WaitTimes, waiting
 from asyncrl.trainer import group_metrics, masked, step_times
+from asyncrl.trainer.evaluation import BESIDE
 from asyncrl.trainer.flops import FLOPS, RECOMPUTED, utilisation
 from asyncrl.trainer.intake import StepGroups
 from asyncrl.trainer.lineage import Lineage
@@ -93,8 +94,12 @@ class Reporting:
 
     def write(self, values: Mapping[str, float]) -> None:
         """Write metrics of the step that is finished; on rank 0."""
+        self.write_of(self._lineage.step, values)
+
+    def write_of(self, step: int, values: Mapping[str, float]) -> None:
+        """Write metrics of a step of this branch, the last one or one before it; on rank 0."""
         for sink in self._parts.sinks:
-            sink.write(self._lineage.step, self._lineage.branch, values)
+            sink.write(step, self._lineage.branch, values)
 
     async def beat(self) -> None:
         """Until cancelled: tell the buffer what the trainer does and waits for, for progress views; on rank 0."""
@@ -114,7 +119,7 @@ class Reporting:
             "step": float(self._lineage.step),
             "version": label(self._lineage.version),
             "tokens_per_s": self._tokens_per_s,
-            **waiting(apart_from=(HEARTBEAT,)),
+            **waiting(apart_from=(HEARTBEAT, BESIDE)),
         }
 
 

@@ -27,7 +27,10 @@ class RolloutThread:
         group_size: int,
         *,
         change: Callable[[Group], Group] = lambda group: group,
+        plays: Callable[[ReplayBuffer], bool] = lambda ledger: True,
     ) -> None:
+        """`change`: what becomes of a group for training; `plays`: whether to reserve from a ledger now."""
+        self._plays = plays
         self._buffer, self._log, self._model_dir, self._group_size, self._change = (
             buffer,
             log,
@@ -64,10 +67,10 @@ class RolloutThread:
 
     def _play_one(self) -> bool:
         for ledger in (self._buffer.evaluation(), self._buffer):
-            claim = ledger.reserve("thread") if ledger is not None else None
+            claim = ledger.reserve("thread") if ledger is not None and self._plays(ledger) else None
             if claim is None or isinstance(claim, NotAdmitted):
                 continue
-            version = self._version_for(claim)
+            version = self._kept_version(ledger) or self._version_for(claim)
             if version is None:
                 ledger.abandon(claim)
                 return False
@@ -78,6 +81,16 @@ class RolloutThread:
                 self.put.append(("fenced", claim.ordinal))
             return True
         return False
+
+    def _kept_version(self, ledger: ReplayBuffer) -> int | None:
+        """The version of an evaluation that one server plays, once it is published; None: the claim decides."""
+        kept = ledger.evaluates
+        if kept is None or kept.server is None:
+            return None
+        watch = self._log.watch(("head",))
+        while not self._stop.is_set() and self._log.digest_of(kept.version) is None:
+            watch.wait(0.05)
+        return kept.version
 
     def _version_for(self, claim: Claim) -> int | None:
         watch = self._log.watch(("head",))

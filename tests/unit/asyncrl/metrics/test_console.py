@@ -129,6 +129,19 @@ def test_a_held_out_score_stays_on_the_screen_until_the_next() -> None:
     assert "step 13/80" in captured.get()
 
 
+def test_the_numbers_of_an_earlier_step_do_not_take_the_view_back_but_a_resume_does() -> None:
+    console, out = terminal()
+    view = RunView("t", total_steps=80, console=console)
+    for line in (STEP, {"step": 8, "branch": 1, "val-core/sort_digits/reward/mean@4": 0.75}):
+        view.step(line)
+    console.print(view.render())
+    assert "step 12/80" in (text := out.getvalue())
+    assert "held-out sort_digits 0.75" in text
+    view.step({"step": 9, "branch": 2})
+    console.print(view.render())
+    assert "step 9/80" in out.getvalue()
+
+
 def test_the_live_view_starts_and_ends_cleanly_and_messages_stand_above_it() -> None:
     console, out = terminal()
     with RunView("t", total_steps=4, console=console) as view:

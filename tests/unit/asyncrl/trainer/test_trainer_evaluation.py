@@ -64,7 +64,7 @@ def evaluation(buffer, tmp_path, *, deadline_s=10.0, stop=None, num_prompts=3):
         deadline_s=deadline_s,
         samples_dir=tmp_path / "samples",
         num_samples=1,
-        stop=stop or threading.Event(),
+        stopping=(stop or threading.Event()).is_set,
     )
 
 
