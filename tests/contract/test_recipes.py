@@ -23,17 +23,17 @@ def config_of(path: Path) -> Config:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
-def test_a_recipe_is_a_row_by_its_name(path: Path) -> None:
+def test_a_recipe_is_a_row_by_its_name_or_says_which(path: Path) -> None:
     config = config_of(path)
-    assert path.stem in ALGORITHMS
-    assert config.algorithm.name == path.stem
+    assert recipes.row(path.stem) in ALGORITHMS
+    assert config.algorithm.name == recipes.row(path.stem)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
 def test_a_recipe_resolves(path: Path) -> None:
     config = config_of(path)
     algorithm = resolve(config.algorithm, config.actor, max_new_tokens=config.rollout.max_new_tokens)
-    assert algorithm.name == path.stem
+    assert algorithm.name == recipes.row(path.stem)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
@@ -59,6 +59,7 @@ def test_recipes_have_different_names() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-def test_a_target_is_a_rows() -> None:
-    assert ALGORITHMS.keys() >= recipes.TARGETS.keys()
+def test_a_target_is_a_rows_and_what_is_not_named_after_a_row_is_a_recipe() -> None:
+    assert ALGORITHMS.keys() >= recipes.TARGETS.keys() - recipes.ROWS.keys()
+    assert {path.stem for path in PATHS} >= recipes.ROWS.keys()
     assert all(0 < recipes.target(name) <= 1 for name in ALGORITHMS)
