@@ -4,9 +4,9 @@
 
 A Llama with random weights (bfloat16 on the wire) and an adapter on every linear layer take real AdamW steps on the
 loss of random tokens; each step is published by a real publisher into files in a temporary folder. Both forms of the
-adapter are of the same steps. `<shape>_<form>_mib` is the mean over the steps after the first two, `_share` what that is
-of the whole model, `_changed` the share of its words that differ, `_s` seconds of a publish on one thread. What is sent
-of sums grows with the learning rate, what is sent of an adapter does not. It does not show a network.
+adapter are of the same steps. `<shape>_<form>_mib` is the mean over the steps after the first two, `_share` what that
+is of the whole model, `_changed` the share of its words that differ, `_s` seconds of a publish on one thread. What is
+sent of sums grows with the learning rate, what is sent of an adapter does not. It does not show a network.
 """
 
 import argparse
