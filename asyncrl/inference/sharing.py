@@ -5,6 +5,8 @@ of a lent server sees the wish, gives its server's memory back, and says so ther
 they are, so the workers go on with them elsewhere, or here when the server is awake again.
 """
 
+import time
+
 from asyncrl import waits
 from weightsync.acks import Server
 from weightsync.log.base import VersionLog
@@ -45,10 +47,10 @@ class SharedGpus:
 
     def await_serving(self, deadline_s: float) -> bool:
         """Block until a lent server serves at head, or so long; whether one does."""
-        if self._serves():
-            return True
-        self._awake.wait(deadline_s)
-        return self._serves()
+        end_s = time.monotonic() + deadline_s
+        while not (serves := self._serves()) and (left_s := end_s - time.monotonic()) > 0:
+            self._awake.wait(left_s)
+        return serves
 
     def num_servers(self) -> tuple[int, int]:
         """Servers that are alive, in whatever state: lent ones, and others. Blocks."""

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,19 +44,27 @@ class Run:
 
 
 def run(
-    mode: str, directory: Path, overrides: Sequence[str], env: dict[str, str] | None = None, *, config: str = CONFIG
+    mode: str,
+    directory: Path,
+    overrides: Sequence[str],
+    env: dict[str, str] | None = None,
+    *,
+    config: str = CONFIG,
+    cores: Mapping[str, int] | None = None,
 ) -> Run:
     """Train once; in separate_async the rollout cluster is a command of its own.
 
+    Args:
+        cores: command (train, serve-rollout) -> the core that it and its children stay on; None: any.
     Raises:
         RuntimeError: a command failed; the message has the end of what it printed.
     """
     directory.mkdir(parents=True, exist_ok=True)
     keys = [config, f"run.dir={directory}", f"run.name={directory.name}", "metrics.sinks=[]", *overrides]
-    rollout = None
+    rollout, cores = None, cores or {}
     if mode == "separate_async":
-        rollout = _start(["serve-rollout", *keys], directory / "serve-rollout.out", env)
-    trainer = _start(["train", *keys, "--mode", mode], directory / "train.out", env)
+        rollout = _start(["serve-rollout", *keys], directory / "serve-rollout.out", env, cores.get("serve-rollout"))
+    trainer = _start(["train", *keys, "--mode", mode], directory / "train.out", env, cores.get("train"))
     try:
         for name, process in (("train", trainer), ("serve-rollout", rollout)):
             if process is not None and process.wait(DEADLINE_S) != 0:
@@ -69,7 +77,7 @@ def run(
     return Run(lines, json.loads((directory / "summary.json").read_text()))
 
 
-def _start(arguments: list[str], output: Path, env: dict[str, str] | None) -> subprocess.Popen[bytes]:
+def _start(arguments: list[str], output: Path, env: dict[str, str] | None, core: int | None) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "asyncrl", *arguments],
@@ -78,4 +86,5 @@ def _start(arguments: list[str], output: Path, env: dict[str, str] | None) -> su
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             env={**os.environ, **(env or {})},
+            preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
         )
