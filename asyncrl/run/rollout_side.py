@@ -17,6 +17,8 @@ from asyncrl.run.teacher_places import ServedTeacher
 
 FOR_THE_USER = (2, 3, 4)
 """Exit codes of errors that a restart would repeat: configuration, data, machine, a server that cannot work."""
+AT_THE_START = (2, 3)
+"""Those of them that show before anything is served, so that nothing is lost by ending the run for them."""
 
 
 def num_servers_beside_trainer(config: Config, num_teachers: int = 0) -> int:
@@ -126,12 +128,12 @@ class RolloutSide:
                 continue
             failure = child.failure()
             reason = failure.message if failure is not None else f"{name} ended by itself"
-            may_restart = self._restarts < self._config.inference.max_restarts
-            if self._only_lent and code not in FOR_THE_USER and not may_restart:
+            may_restart = code not in FOR_THE_USER and self._restarts < self._config.inference.max_restarts
+            if self._only_lent and code not in AT_THE_START and not may_restart:
                 self._cluster.forget(self._children.pop(name))
                 happened.append(f"{reason}; its device is not lent any more, training goes on (log: {child.log})")
                 continue
-            if code in FOR_THE_USER or not may_restart:
+            if not may_restart:
                 error = ProcessDied(f"{reason} (log: {child.log})")
                 error.exit_code = code if code in FOR_THE_USER else ProcessDied.exit_code
                 raise error
