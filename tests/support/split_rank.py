@@ -19,6 +19,8 @@ ARRANGEMENTS = {
     "fsdp 4": ParallelConfig(fsdp=4),
     "fsdp 2 x tp 2": ParallelConfig(fsdp=2, tp=2),
     "replicate 2 x tp 2": ParallelConfig(replicate=2, tp=2, offload=True),
+    "fsdp 2 x cp 2": ParallelConfig(fsdp=2, cp=2),
+    "cp 2 x tp 2": ParallelConfig(cp=2, tp=2),
     "tp 2": ParallelConfig(tp=2),
 }
 SAVED = "fsdp 2 x tp 2"
