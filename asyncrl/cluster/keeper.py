@@ -90,10 +90,13 @@ class Keeper:
 
 def _start(order: Order, where: str) -> LocalChild:
     _require_shared(order.proof)
-    env = {**os.environ, **order.env, DEVICES: ",".join(_own_devices(order))}
+    devices = ",".join(_own_devices(order))
+    env = {**os.environ, **order.env, DEVICES: devices}
     log = Path(order.log)
     with log.open("a") as file:
-        file.write(f"asyncrl: {order.name} on {socket.gethostname()}{where and ', '}{where}\n")
+        file.write(
+            f"asyncrl: {order.name} on {socket.gethostname()}{where and ', '}{where}, devices {devices or '-'}\n"
+        )
     cwd = order.cwd if Path(order.cwd).is_dir() else None
     return start_child(order.role, order.name, order.arguments, env, log, cwd=cwd)
 

@@ -135,7 +135,7 @@ class RayMachines:
         except RayTaskError:
             raise  # a bug of the keeper
         except RayError as error:
-            raise KeeperLost(" ".join(str(error).split())[:500]) from error
+            raise KeeperLost(_reason(error)) from error
 
     def close(self) -> None:
         """See Machines."""
@@ -143,6 +143,11 @@ class RayMachines:
             ray.kill(self._actors.pop(), no_restart=True)
         while self._reserved:
             remove_placement_group(self._reserved.popitem()[1].placed)
+
+
+def _reason(error: RayError) -> str:
+    """Ray's sentences about a dead actor, without its list of ids."""
+    return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t"))[:500]
 
 
 def _living() -> dict[str, dict[str, Any]]:

@@ -18,6 +18,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[RayNodes]:
         yield started
 
 
+@pytest.mark.timeout(600)  # the nodes alone take half a minute to start on two busy cores
 def test_a_run_survives_the_death_of_the_node_that_trains(
     starter: None, nodes: RayNodes, start: Start, tmp_path: Path
 ) -> None:
@@ -33,6 +34,9 @@ def test_a_run_survives_the_death_of_the_node_that_trains(
     assert len(where) == 2, where
     assert died in where[0]
     assert died not in where[1], "another node trains now"
+    assert all(line.endswith("devices 0") for line in where), "rank and server take turns on the node's one device"
+    assert "devices 0\n" in (run_dir / "logs" / "server-0.log").read_text()
+    assert "devices -\n" in (run_dir / "logs" / "worker-0.log").read_text()
     assert "rank-0 is lost" in train.text()
     assert "(1 of 3 restarts)" in train.text()
     steps = [int(line["step"]) for line in metric_lines(run_dir) if "actor/pg_loss" in line]

@@ -21,6 +21,10 @@ ENV = {
     "RAY_AUTH_MODE": "token",
 }
 
+SECOND = {"num_cpus": 3, "num_gpus": 1}
+"""The node that rank and server need: the first has a CPU, for a worker. Ray counts the GPU, whether there is one or
+not, and gives its number out."""
+
 
 class RayNodes:
     """The process, for a test. `env` is for commands that use the cluster: its token is not in the home directory."""
@@ -63,12 +67,12 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    second = nodes.add_node(num_cpus=3)
+    second = nodes.add_node(**SECOND)
     print(json.dumps({"address": nodes.address}), flush=True)
     for line in sys.stdin:
         assert line == "replace\n", line
         nodes.remove_node(second, allow_graceful=False)
-        died, second = second.node_id, nodes.add_node(num_cpus=3)
+        died, second = second.node_id, nodes.add_node(**SECOND)
         print(json.dumps({"died": died}), flush=True)
     nodes.shutdown()
 
