@@ -24,9 +24,9 @@ import zstandard
 from weightsync import huffman
 from weightsync.diff_numpy import SKIP
 from weightsync.digest import MASK, digest_of_bucket, total
-from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Bucket, Words
 from weightsync.planes import Planes, Scratch, apply_planes, check_planes, count_changed, encode_planes, need
+from weightsync.unpacking import unpacked
 from weightsync.versions import label
 
 HEADER = struct.Struct("<4sBBBBQQQIIQQQQQQQQQ")
@@ -38,7 +38,6 @@ SPARSE, DENSE = 0, 1
 
 _MIN_ZSTD_BYTES = 64
 _ONE_BYTE_RULES = 5  # a plane that literals shrink so far is nearly one byte: there zstd's repeats may be worth more
-_MAX_WINDOW = 1 << 20
 _PLANE_NAMES = ("gap plane", "value plane", "escape plane")
 
 
@@ -228,7 +227,7 @@ def open_frame(buffer: bytes | memoryview, *, bucket: Bucket, header: FrameHeade
     need(num_escaped <= changed, where, "escaped words", num_escaped, f"at most {changed}")
     raw, at = [], 0
     for i, size in enumerate((gap_bytes, (changed + 1) >> 1, num_escaped * width)):
-        raw.append(_plane(body[at : at + stored[i]], bool(flags >> i & 1), size, where, _PLANE_NAMES[i]))
+        raw.append(unpacked(body[at : at + stored[i]], bool(flags >> i & 1), size, where, _PLANE_NAMES[i]))
         at += stored[i]
     gaps, values = (np.frombuffer(plane, np.uint8) for plane in raw[:2])
     planes = Planes(gaps, values, np.frombuffer(raw[2], WORD_DTYPE[width]), changed, delta)
@@ -280,20 +279,3 @@ class Fold:
     def _put(self, frame: Frame) -> None:
         self._dense = self._dense or frame.dense is not None
         frame.apply(self._words, None)
-
-
-def _plane(stored: memoryview, compressed: bool, size: int, where: str, name: str) -> bytes | memoryview:
-    if compressed:
-        # The embedded size is compared before memory is given: a hostile frame cannot ask for more than its header,
-        # and the header cannot ask for more than the bucket.
-        try:
-            said = zstandard.frame_content_size(stored)
-            need(said == size, where, f"zstd size of the {name}", said, size)
-            unpacker = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-            plane: bytes | memoryview = unpacker.decompress(stored, max_output_size=size, allow_extra_data=False)
-        except zstandard.ZstdError as error:
-            raise CorruptDelta(f"{where}: the {name} does not decompress: {error}. The part is refused.") from error
-    else:
-        plane = stored
-    need(len(plane) == size, where, f"bytes of the {name}", len(plane), size)
-    return plane

@@ -4,8 +4,8 @@
 same bits. No I/O, no clock.
 
 The fused pass compares 64 words at a time into a 64-bit mask, walks its set bits, and writes gap bytes, value codes and
-digest terms of a block while it is in the first cache; meanwhile it asks for the memory of the next block. Adding asks
-for the words of some hundred changes before it reads the first of them. numpy takes 10-20 times as long.
+digest terms of a block while it is in the first cache; meanwhile it asks for the memory of the next block. numpy takes
+10-20 times as long.
 """
 
 from typing import Any
@@ -15,28 +15,10 @@ import numpy as np
 from weightsync.diff_numpy import ESCAPE, SKIP
 from weightsync.vector import HAVE_NUMBA, differs64, inlined, jit, lowest_bit, num_bits, prefetch
 
-__all__ = [
-    "HAVE_NUMBA",
-    "SLACK",
-    "apply",
-    "count_changed",
-    "decode",
-    "digest_at",
-    "digest_words",
-    "encode",
-    "pack",
-    "preview",
-    "put",
-]
+__all__ = ["HAVE_NUMBA", "SLACK", "count_changed", "digest_at", "digest_words", "encode", "pack", "term"]
 
 BLOCK_WORDS = 2048
 """Words compared before their planes are written: a block, its positions and the next block fit the first cache."""
-
-_AHEAD = 512
-"""Changes whose words are asked for before the first of them is read."""
-
-_FAR = 32
-"""Changes that `preview` and `put` ask ahead: as many misses as a core keeps open."""
 
 _LINE_BYTES = 64
 
@@ -55,7 +37,7 @@ def _mix64(x: Any) -> Any:
 
 
 @inlined
-def _term(address: Any, word: Any, step: Any) -> Any:
+def term(address: Any, word: Any, step: Any) -> Any:
     base = np.uint64(address) << np.uint64(16)
     if step == 2:
         high = _mix64(base + np.uint64(0x10000) + (np.uint64(word) >> np.uint64(16)))
@@ -68,7 +50,7 @@ def digest_words(words: Any, start: Any, step: Any) -> Any:
     """Sum of the digest terms of a contiguous run."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
-        total += _term(start + i * step, words[i], step)
+        total += term(start + i * step, words[i], step)
     return total
 
 
@@ -77,7 +59,7 @@ def digest_at(addresses: Any, words: Any, step: Any) -> Any:
     """Sum of the digest terms of words at addresses."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
-        total += _term(addresses[i], words[i], step)
+        total += term(addresses[i], words[i], step)
     return total
 
 
@@ -170,7 +152,7 @@ def encode(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, b
             while position >= ends[segment]:
                 segment += 1
             address = bases[segment] + position * step
-            gain += _term(address, new[position], step) - _term(address, old[position], step)
+            gain += term(address, new[position], step) - term(address, old[position], step)
         while ahead < end:
             prefetch(old, ahead, end)
             prefetch(new, ahead, end)
@@ -186,94 +168,3 @@ def pack(codes: Any, values: Any) -> None:
         values[i] = codes[2 * i] | np.uint8(codes[2 * i + 1] << np.uint8(4))
     if n & 1:
         values[n >> 1] = codes[n - 1]
-
-
-@inlined
-def _difference(values: Any, escaped: Any, k: Any, x: Any) -> Any:
-    """(difference, escapes used) of the k-th changed word."""
-    code = np.int64((values[k >> 1] >> np.uint8((k & 1) << 2)) & np.uint8(15))
-    if code < ESCAPE:
-        z = code + 1
-        return (z >> 1) ^ -(z & 1), x
-    return np.int64(escaped[x]), x + 1
-
-
-@jit
-def decode(gaps: Any, values: Any, escaped: Any, positions: Any, differences: Any) -> None:
-    """Positions and differences of checked planes."""
-    cursor: Any = 0
-    k = x = 0
-    for i in range(gaps.shape[0]):
-        gap = np.int64(gaps[i])
-        cursor += gap
-        if gap == SKIP:
-            continue
-        difference, x = _difference(values, escaped, k, x)
-        positions[k] = cursor
-        differences[k] = difference
-        cursor += 1
-        k += 1
-
-
-@jit
-def apply(target: Any, gaps: Any, values: Any, escaped: Any, ends: Any, bases: Any, step: Any) -> Any:
-    """In-place add. The planes must have passed the checks: there is no bounds check here."""
-    positions, differences = np.empty(_AHEAD, np.int64), np.empty(_AHEAD, np.int64)
-    cursor: Any = 0
-    i = k = x = segment = 0
-    with_digest = ends.shape[0] > 0
-    gain = np.uint64(0)
-    while i < gaps.shape[0]:
-        count = 0
-        while count < _AHEAD and i < gaps.shape[0]:
-            gap = np.int64(gaps[i])
-            i += 1
-            cursor += gap
-            if gap == SKIP:
-                continue
-            prefetch(target, cursor, target.shape[0])
-            positions[count] = cursor
-            differences[count], x = _difference(values, escaped, k, x)
-            cursor += 1
-            count += 1
-            k += 1
-        for j in range(count):
-            position = positions[j]
-            before = target[position]
-            target[position] = np.int64(before) + differences[j]
-            if with_digest:
-                while position >= ends[segment]:
-                    segment += 1
-                address = bases[segment] + position * step
-                gain += _term(address, target[position], step) - _term(address, before, step)
-    return gain
-
-
-@jit
-def preview(words: Any, positions: Any, differences: Any, shift: Any, start: Any, step: Any, at: Any, new: Any) -> Any:
-    """What adding would make of a run, without writing it: `at` and `new` are filled, the digest's gain is returned.
-
-    words[positions[i] + shift] is the word whose address is start + positions[i] * step.
-    """
-    gain = np.uint64(0)
-    count = positions.shape[0]
-    for i in range(count):
-        if i + _FAR < count:
-            prefetch(words, positions[i + _FAR] + shift, words.shape[0])
-        place = positions[i] + shift
-        before = words[place]
-        new[i] = np.int64(before) + np.int64(differences[i])
-        at[i] = place
-        address = start + positions[i] * step
-        gain += _term(address, new[i], step) - _term(address, before, step)
-    return gain
-
-
-@jit
-def put(words: Any, at: Any, new: Any) -> None:
-    """words[at[i]] = new[i]."""
-    count = at.shape[0]
-    for i in range(count):
-        if i + _FAR < count:
-            prefetch(words, at[i + _FAR], words.shape[0])
-        words[at[i]] = new[i]

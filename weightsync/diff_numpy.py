@@ -3,6 +3,7 @@
 `diff` chooses between the two; a test holds them to the same bits. No I/O, no clock, no state.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,14 +19,19 @@ ESCAPE = 15
 SKIP = 255
 """Gap byte that skips 255 words of which none changed."""
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 13
+"""Words that are worked on at once, so that what lies between two steps stays in the second cache."""
+
 _M64 = (1 << 64) - 1
 
 
 _PAIRS = np.arange(256)[:, None] >> np.array([0, 4]) & 15
-_DIFFERENCES = ((_PAIRS + 1) >> 1) ^ -((_PAIRS + 1) & 1)
-_ESCAPES = _PAIRS == ESCAPE
-"""[256, 2] of a byte of the value plane: its codes, the differences that they say, and which are escapes."""
+
+PAIR_DIFFERENCES = (((_PAIRS + 1) >> 1) ^ -((_PAIRS + 1) & 1)).astype(np.int8)
+"""[256, 2] differences that a byte of the value plane says; of an escape, anything."""
+
+PAIR_ESCAPES = (_PAIRS == ESCAPE).any(1)
+"""[256]: is one of a byte's two codes an escape?"""
 
 
 class Planes(NamedTuple):
@@ -44,26 +50,31 @@ class Planes(NamedTuple):
     digest_delta: int = 0
 
 
-def mix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """splitmix64's finaliser, a bijection of 64-bit words."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
 def digest_at(addresses: Index, words: Words) -> int:
     """Sum over i of mix64(addresses[i] << 16 | words[i]) mod 2^64; a 4-byte word counts as two half words."""
     total = 0
-    for lo in range(0, words.size, _CHUNK):
-        word = words[lo : lo + _CHUNK].astype(np.uint64)
-        address = addresses[lo : lo + _CHUNK].astype(np.uint64) << np.uint64(16)
-        if words.dtype.itemsize == 4:
-            low = mix64(address + (word & np.uint64(0xFFFF)))
-            terms = low + mix64(address + np.uint64(1 << 16) + (word >> np.uint64(16)))
-        else:
-            terms = mix64(address + word)
-        total += int(terms.sum(dtype=np.uint64))
+    for low in range(0, words.size, _CHUNK):
+        some = slice(low, low + _CHUNK)
+        total += _terms(addresses[some].view(np.uint64) << np.uint64(16), words[some])
     return total & _M64
+
+
+def _terms(bases: npt.NDArray[np.uint64], words: Words) -> int:
+    """Sum of the digest terms of words whose addresses, times 2^16, are `bases`."""
+    if words.dtype.itemsize < 4:
+        return _mixed(bases + words)
+    return _mixed(bases + (words & np.uint32(0xFFFF))) + _mixed(bases + ((words >> np.uint32(16)) + np.uint32(1 << 16)))
+
+
+def _mixed(x: npt.NDArray[np.uint64]) -> int:
+    """Sum of mix64(x), splitmix64's finaliser, a bijection of 64-bit words; x is overwritten."""
+    shifted = x >> np.uint64(30)
+    for multiplier, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
+        x ^= shifted
+        x *= np.uint64(multiplier)
+        np.right_shift(x, np.uint64(shift), out=shifted)
+    x ^= shifted
+    return int(x.sum(dtype=np.uint64))
 
 
 def digest_words(words: Words, start: int) -> int:
@@ -101,34 +112,77 @@ def encode_planes(old: Words, new: Words, table: AddressTable) -> Planes:
     return Planes(gaps, pack_nibbles(codes), difference[codes == ESCAPE], positions.size, delta)
 
 
-def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
-    """(positions, differences) of checked planes, [num_changed] each; positions rise."""
-    changes = planes.gaps != SKIP
-    positions = np.add(planes.gaps, changes, dtype=np.int64)
-    np.cumsum(positions, out=positions)
-    if planes.num_changed < positions.size:
-        positions = positions[changes]
-    positions -= 1
-    # Two codes at a time, by tables of all their pairs.
-    pair = np.dtype(f"u{2 * dtype.itemsize}")
-    count = planes.num_changed
-    difference: Words = _DIFFERENCES.astype(dtype).view(pair)[:, 0][planes.values].view(dtype)[:count]
+def sums(gaps: Bytes, values: Bytes) -> tuple[int, int, int]:
+    """(gap bytes that only skip, sum of all gap bytes, escapes among all nibbles of the value plane)."""
+    escapes = np.count_nonzero(values & 15 == ESCAPE) + np.count_nonzero(values >> 4 == ESCAPE)
+    return int(np.count_nonzero(gaps == SKIP)), int(gaps.sum(dtype=np.int64)), int(escapes)
+
+
+def running_sum(gaps: Bytes, sums: Index) -> None:
+    """Fill [G] with the sum of all gap bytes up to each."""
+    np.cumsum(gaps, out=sums)
+
+
+def decode(
+    planes: Planes, positions: Index, differences: Words, running_sum: Callable[[Bytes, Index], None] = running_sum
+) -> None:
+    """Fill positions, which rise, and differences of checked planes, [num_changed] each."""
+    at, cursor, sums = 0, 0, np.empty(min(_CHUNK, planes.gaps.size), np.int64)
+    for low in range(0, planes.gaps.size, _CHUNK):
+        gaps = planes.gaps[low : low + _CHUNK]
+        running_sum(gaps, sums[: gaps.size])
+        changes = gaps != SKIP
+        found = sums[: gaps.size][changes]
+        # Each change before it is a word that no gap counts.
+        np.add(found, np.arange(cursor, cursor + found.size), out=positions[at : at + found.size])
+        at += found.size
+        cursor += int(sums[gaps.size - 1]) + found.size
+    _differences(planes, differences)
+
+
+def _differences(planes: Planes, differences: Words) -> None:
+    """Two codes at a time, by a table of all their pairs."""
+    dtype, values = differences.dtype, planes.values
+    pairs = PAIR_DIFFERENCES.astype(dtype).view(f"u{2 * dtype.itemsize}")[:, 0]
+    even = differences.size >> 1
+    np.take(pairs, values[:even], out=differences[: 2 * even].view(pairs.dtype), mode="clip")
+    if differences.size & 1:
+        differences[-1] = PAIR_DIFFERENCES.astype(dtype)[values[even], 0]
     if planes.escaped.size:
-        escapes = _ESCAPES.view(np.uint16)[:, 0][planes.values].view(np.bool_)[:count]
-        difference[np.flatnonzero(escapes)] = planes.escaped
-    return positions, difference
+        some = np.flatnonzero((values & 15 == ESCAPE) | (values >= ESCAPE << 4))
+        codes = np.stack((values[some] & 15, values[some] >> 4), 1)
+        places = 2 * some[:, None] + np.arange(2)
+        differences[places[codes == ESCAPE]] = planes.escaped
+
+
+def add(words: Words, positions: Index, differences: Words, shift: int, start: int) -> int:
+    """words[positions + shift] += differences; the digest's gain, if the address of position 0 is `start`."""
+    step, gain = address_step(words.dtype.itemsize), 0
+    for low in range(0, positions.size, _CHUNK):
+        here = positions[low : low + _CHUNK]
+        places = here + shift if shift else here
+        before = words[places]
+        after = before + differences[low : low + _CHUNK]  # modulo 2^bits, as unsigned numpy words wrap
+        words[places] = after
+        addresses = here * step if step > 1 else here
+        bases = addresses.view(np.uint64) << np.uint64(16)
+        bases += np.uint64(start << 16)
+        gain += _terms(bases, after) - _terms(bases, before)
+    return gain & _M64
 
 
 def apply_planes(target: Words, planes: Planes, table: AddressTable | None) -> int:
     """Add checked planes to `target` in place; the digest's gain, or 0 without a table."""
-    positions, difference = decode_planes(planes, target.dtype)
-    before = target[positions]
-    after = before + difference
-    target[positions] = after
+    positions, differences = np.empty(planes.num_changed, np.int64), np.empty(planes.num_changed, target.dtype)
+    decode(planes, positions, differences)
     if table is None:
+        target[positions] += differences
         return 0
-    addresses = addresses_of(positions, table, target.dtype.itemsize)
-    return (digest_at(addresses, after) - digest_at(addresses, before)) & _M64
+    cuts, low, gain = np.searchsorted(positions, table.ends).tolist(), 0, 0
+    for high, base in zip(cuts, table.bases.tolist(), strict=True):
+        gain += add(target, positions[low:high], differences[low:high], 0, base)
+        low = high
+    return gain & _M64
 
 
 def pack_nibbles(codes: Bytes) -> Bytes:

@@ -1,7 +1,8 @@
 """One engine rank's weights: measure them, work out what a ticket would change, write it. Nothing else touches them.
 
-`verify` reads the old words, so a wrong base, a wrong map or a damaged part shows in the digest before anything is
-written; `write` then cannot meet a surprise of ours.
+`propose` reads the old words, so a wrong base, a wrong map or a damaged part shows in the digest. What lies in one run
+of the CPU's memory it changes at once, for a second pass over scattered words takes as long as the first; `take_back`
+makes these words what they were. All else is written by `write`, which then cannot meet a surprise of ours.
 """
 
 import hashlib
@@ -10,18 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from weightsync import engine_runs
 from weightsync.address_map import AddressMap, Box, Loads
 from weightsync.digest import MASK, total
-from weightsync.engine_words import decode, digest_at, digest_run, preview, to_engine, unsigned
-from weightsync.errors import CorruptDelta
-from weightsync.layout import WORD_DTYPE, Bucket, Index, TensorSpec, Words, address_step
+from weightsync.engine_runs import Runs, outside
+from weightsync.engine_words import decode, digest_at, digest_run, preview, to_engine
+from weightsync.layout import Bucket, TensorSpec, address_step
 from weightsync.mirrors import MirrorChanges, Mirrors
-from weightsync.planes import Planes, decode_planes
+from weightsync.planes import Planes
 from weightsync.ticket import Staged
 
 CHECKS_PER_ROUND = 64
@@ -32,27 +31,24 @@ _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyo
 
 
 class Change(NamedTuple):
-    """New words for a place in a storage: a slice of it, or indices. numpy where `engine_runs` made it, else torch."""
+    """New words for a place in a storage: a slice of it, or indices."""
 
     box: Box
-    where: Tensor | slice | Index
-    new: Tensor | Words
+    where: Tensor | slice
+    new: Tensor
     gain: int
-
-    @property
-    def num_words(self) -> int:
-        return len(self.new)
 
 
 @dataclass
-class Verified:
-    """What a ticket would do here.
+class Proposed:
+    """What a ticket does here.
 
     Attributes:
         gain: this rank's share of the digest's gain; of an anchor, of the new digest itself.
         replicas: 0 in the sum over ranks if all replicas of a word go through the same change.
         num_changed: words that are counted here.
         gains: of each box that changes, counted or not; of an anchor, its new digest.
+        changes: what is still to be written; None: too much to keep, it is worked out again.
     """
 
     staged: Sequence[Staged]
@@ -80,7 +76,7 @@ class EngineWeights:
         self._specs = {spec.name: spec for spec in tensors}
         self._device = next(iter(model.named_parameters()))[1].device
         self._on_cpu = self._device.type == "cpu"
-        self._views: dict[Box, Words] = {}
+        self._runs = Runs(boxes, self._specs)
         self._held: dict[Box, int] = {}  # digest of each box as it was last measured, and what was added since
         self._credit, self._next = 0, 0
         self._mirrors = Mirrors(boxes.opaque, self._specs, model_dir)
@@ -107,20 +103,23 @@ class EngineWeights:
             self._credit = 0
         return None
 
-    def verify(self, staged: Sequence[Staged], *, anchor: bool) -> Verified:
-        """Work out every change without writing one.
+    def propose(self, staged: Sequence[Staged], *, anchor: bool) -> Proposed:
+        """Work out every change; those in one run of the CPU's memory are made. Then `write` or `take_back`.
 
         Raises:
-            CorruptDelta: a change does not fit the map.
+            CorruptDelta: a change does not fit the map; `take_back` what was made.
         """
-        found = Verified(staged, anchor)
+        found = Proposed(staged, anchor)
         gains = found.gains
+        for box, low, high, _, _, gain in self._runs.add(staged):
+            gains[box] = total((gains.get(box, 0), gain))
+            found.num_changed += high - low if box.counts else 0
         kept = 0
         for change in self._changes(staged, anchor):
             gains[change.box] = total((gains.get(change.box, 0), change.gain))
-            found.num_changed += change.num_words if change.box.counts else 0
+            found.num_changed += change.new.numel() if change.box.counts else 0
             on_cpu = isinstance(change.where, slice) and self._on_cpu  # a view of the mapped file
-            kept += 0 if on_cpu else change.num_words
+            kept += 0 if on_cpu else change.new.numel()
             if found.changes is not None:
                 found.changes.append(change)
             if kept > _KEPT_WORDS:
@@ -132,78 +131,57 @@ class EngineWeights:
             found.num_changed += found.mirrors.num_changed
         return found
 
-    def write(self, verified: Verified) -> None:
-        """Do what `verify` worked out, since when the weights must not have changed. After an anchor, `measure`."""
-        changes = verified.changes
-        for change in self._changes(verified.staged, verified.anchor) if changes is None else changes:
-            where, new = change.where, change.new
-            if isinstance(where, np.ndarray):
-                assert isinstance(new, np.ndarray), "indices and words are of one kind"
-                engine_runs.put(self._numpy_words(change.box), where, new)
-            elif isinstance(new, Tensor):
-                if isinstance(where, slice):
-                    change.box.words[where].copy_(new)
-                else:
-                    change.box.words.index_copy_(0, where, new)
+    def take_back(self) -> None:
+        """Undo what `propose` made; after it every bit is as it was before.
+
+        Raises:
+            RuntimeError: the words are not what `propose` left.
+        """
+        self._runs.take_back()
+
+    def write(self, proposed: Proposed) -> None:
+        """Do what `propose` left, since when the weights must not have changed. After an anchor, `measure`."""
+        self._runs.keep()
+        changes = proposed.changes
+        for change in self._changes(proposed.staged, proposed.anchor) if changes is None else changes:
+            if isinstance(change.where, slice):
+                change.box.words[change.where].copy_(change.new)
+            else:
+                change.box.words.index_copy_(0, change.where, change.new)
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        self._mirrors.write(self._model, verified.mirrors)
-        for box, gain in verified.gains.items():
+        self._mirrors.write(self._model, proposed.mirrors)
+        for box, gain in proposed.gains.items():
             self._held[box] = total((self._held[box], gain))
 
     def _changes(self, staged: Sequence[Staged], anchor: bool) -> Iterator[Change]:
+        """What `_runs` does not do."""
         for bucket, planes, dense in staged:
-            if planes is not None and self._on_cpu:
-                yield from self._sparse_runs(bucket, planes)
-                continue
             if planes is not None:
-                positions, differences = decode(planes, self._device)
-            else:
-                assert dense is not None
-                words = to_engine(dense, self._device)
-            at = 0
+                yield from self._sparse_bucket(bucket, planes)
+                continue
+            assert dense is not None
+            words, at = to_engine(dense, self._device), 0
             for segment in bucket.segments:
-                spec = self._specs[segment.tensor]
-                boxes = self._map.meeting(segment.tensor, segment.start, segment.end)
-                if planes is None:
-                    for box in boxes:
-                        yield from self._dense(box, spec, segment.start, words[at : at + segment.words], anchor)
-                elif boxes:
-                    ends = torch.tensor([at, at + segment.words], device=positions.device)
-                    low, high = torch.searchsorted(positions, ends).tolist()
-                    for box in boxes if high > low else ():
-                        yield self._sparse(box, spec, positions[low:high], differences[low:high], segment.start - at)
+                for box in self._map.meeting(segment.tensor, segment.start, segment.end):
+                    spec, piece = self._specs[segment.tensor], words[at : at + segment.words]
+                    yield from self._dense(box, spec, segment.start, piece, anchor)
                 at += segment.words
 
-    def _sparse_runs(self, bucket: Bucket, planes: Planes) -> Iterator[Change]:
-        positions, differences = decode_planes(planes, WORD_DTYPE[bucket.width])
-        cuts = np.searchsorted(positions, np.cumsum([segment.words for segment in bucket.segments])).tolist()
-        at = low = 0
-        for segment, high in zip(bucket.segments, cuts, strict=True):
-            spec, offset = self._specs[segment.tensor], segment.start - at
-            for box in self._map.meeting(segment.tensor, segment.start, segment.end) if high > low else ():
-                run = positions[low:high], differences[low:high]
-                if box.contiguous:
-                    yield self._run(box, spec, *run, offset)
-                else:
-                    changed = torch.from_numpy(run[0]), to_engine(run[1], self._device)
-                    yield self._sparse(box, spec, *changed, offset)
-            at, low = at + segment.words, high
-
-    def _run(self, box: Box, spec: TensorSpec, positions: Index, differences: Words, offset: int) -> Change:
-        """As `_sparse`, of a box in one run in the CPU's memory."""
-        low, high = np.searchsorted(positions, [end - offset for end in box.span]).tolist()
-        words, shift = self._numpy_words(box), offset + box.dst - box.src
-        positions, differences = positions[low:high], differences[low:high]
-        if high > low and not (positions[0] + shift >= 0 and positions[-1] + shift < words.size):  # they rise
-            raise _outside(box)
-        start = spec.offset + offset * address_step(spec.width)
-        return Change(box, *engine_runs.preview(words, positions, differences, shift=shift, start=start))
-
-    def _numpy_words(self, box: Box) -> Words:
-        if box not in self._views:
-            self._views[box] = unsigned(box.words)
-        return self._views[box]
+    def _sparse_bucket(self, bucket: Bucket, planes: Planes) -> Iterator[Change]:
+        meeting = [self._map.meeting(segment.tensor, segment.start, segment.end) for segment in bucket.segments]
+        if all(box in self._runs for boxes in meeting for box in boxes):
+            return
+        positions, differences = decode(planes, self._device)
+        at = 0
+        for segment, boxes in zip(bucket.segments, meeting, strict=True):
+            ends = torch.tensor([at, at + segment.words], device=positions.device)
+            low, high = torch.searchsorted(positions, ends).tolist()
+            spec = self._specs[segment.tensor]
+            for box in boxes if high > low else ():
+                if box not in self._runs:
+                    yield self._sparse(box, spec, positions[low:high], differences[low:high], segment.start - at)
+            at += segment.words
 
     def _sparse(self, box: Box, spec: TensorSpec, positions: Tensor, differences: Tensor, offset: int) -> Change:
         """`offset` is added to bucket positions to make them positions of the tensor."""
@@ -270,11 +248,7 @@ class EngineWeights:
     def _check(self, box: Box, indices: Tensor) -> None:
         # The map came from real views, so this cannot fail; a write outside a storage must not depend on that.
         if indices.numel() and not (int(indices.min()) >= 0 and int(indices.max()) < box.words.numel()):
-            raise _outside(box)
-
-
-def _outside(box: Box) -> CorruptDelta:
-    return CorruptDelta(f"{box.tensor}: a change lies outside its storage of {box.words.numel()} words.")
+            raise outside(box)
 
 
 def _weighed(box: Box, gain: int) -> int:

@@ -6,10 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from weightsync import diff, diff_numpy
 from weightsync import digest as cpu_digest
-from weightsync.diff_numpy import ESCAPE, SKIP
-from weightsync.layout import WORD_DTYPE, Words, address_step
-from weightsync.planes import Planes
+from weightsync.diff_numpy import ESCAPE, SKIP, Bytes
+from weightsync.layout import WORD_DTYPE, Index, Words, address_step
+from weightsync.planes import Planes, decode_planes
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _NUMPY: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
@@ -32,8 +33,24 @@ def to_engine(words: Words, device: torch.device) -> Tensor:
 
 def decode(planes: Planes, device: torch.device) -> tuple[Tensor, Tensor]:
     """(positions int64, differences) of checked planes; decoded where the weights are, so that planes travel."""
+    if device.type == "cpu":
+        positions, differences = decode_on_cpu(planes)
+        return torch.from_numpy(positions), to_engine(differences, device)
     gaps, values = to_engine(planes.gaps, device), to_engine(planes.values, device)
     return decode_on_device(gaps, values, to_engine(planes.escaped, device), planes.num_changed)
+
+
+def decode_on_cpu(planes: Planes) -> tuple[Index, Words]:
+    """As `planes.decode_planes`, faster where numba is missing: torch's running sum takes a third of numpy's."""
+    if diff.HAVE_NUMBA:
+        return decode_planes(planes, planes.escaped.dtype)
+    positions, differences = (np.empty(planes.num_changed, dtype) for dtype in (np.int64, planes.escaped.dtype))
+    diff_numpy.decode(planes, positions, differences, _running_sum)
+    return positions, differences
+
+
+def _running_sum(gaps: Bytes, sums: Index) -> None:
+    torch.cumsum(to_engine(gaps, torch.device("cpu")), 0, dtype=torch.int64, out=torch.from_numpy(sums))
 
 
 def decode_on_device(gaps: Tensor, values: Tensor, escaped: Tensor, num_changed: int) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from weightsync import diff, diff_numpy
-from weightsync.diff_numpy import ESCAPE, SKIP, Bytes, Planes
+from weightsync import adding, diff, diff_numpy
+from weightsync.diff_numpy import SKIP, Bytes, Planes
 from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Index, Words, address_step
 
@@ -86,11 +86,11 @@ def count_changed(old: Words, new: Words) -> int:
 
 def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
     """(positions, differences) of planes that passed `check_planes`; positions rise."""
-    if not diff.HAVE_NUMBA:
-        return diff_numpy.decode_planes(planes, dtype)
-    positions = np.empty(planes.num_changed, np.int64)
-    differences = np.empty(planes.num_changed, dtype)
-    diff.decode(frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), positions, differences)
+    positions, differences = np.empty(planes.num_changed, np.int64), np.empty(planes.num_changed, dtype)
+    if diff.HAVE_NUMBA:
+        adding.decode(frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), positions, differences)
+    else:
+        diff_numpy.decode(planes, positions, differences)
     return positions, differences
 
 
@@ -104,7 +104,7 @@ def apply_planes(target: Words, planes: Planes, table: AddressTable | None) -> i
         return diff_numpy.apply_planes(target, planes, table)
     ends, bases = (_NO_INDEX, _NO_INDEX) if table is None else (table.ends, table.bases)
     step = address_step(target.dtype.itemsize)
-    gain = diff.apply(target, frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), ends, bases, step)
+    gain = adding.apply(target, frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), ends, bases, step)
     return int(gain) & _M64
 
 
@@ -122,15 +122,18 @@ def check_planes(planes: Planes, num_words: int, where: str) -> None:
         CorruptDelta: names the first that does not hold.
     """
     gaps, values, changed = planes.gaps, planes.values, planes.num_changed
-    found = gaps.size - int(np.count_nonzero(gaps == SKIP))
+    if diff.HAVE_NUMBA:
+        skips, total, escapes = adding.sums(frozen(gaps), frozen(values))
+    else:
+        skips, total, escapes = diff_numpy.sums(gaps, values)
+    found = gaps.size - int(skips)
     need(found == changed, where, "changed words in the gap plane", found, changed)
     need(values.size == (changed + 1) >> 1, where, "bytes of the value plane", values.size, (changed + 1) >> 1)
-    last = int(gaps.sum(dtype=np.int64)) + changed
+    last = int(total) + changed
     need(last <= num_words, where, "position of the last changed word", last - 1, f"below {num_words}")
     if changed & 1:
         need(int(values[-1]) >> 4 == 0, where, "padding nibble", int(values[-1]) >> 4, 0)
-    escapes = int(np.count_nonzero(values & 15 == ESCAPE)) + int(np.count_nonzero(values >> 4 == ESCAPE))
-    need(escapes == planes.escaped.size, where, "escapes in the value plane", escapes, planes.escaped.size)
+    need(int(escapes) == planes.escaped.size, where, "escapes in the value plane", int(escapes), planes.escaped.size)
 
 
 def need(holds: bool, where: str, field: str, found: object, expected: object) -> None:

@@ -16,18 +16,35 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from weightsync.address_map import AddressMap, Loads, signature
 from weightsync.digest import total
-from weightsync.engine_weights import EngineWeights
+from weightsync.engine_weights import EngineWeights, Proposed
 from weightsync.errors import CorruptDelta
 from weightsync.layout import Bucket, TensorSpec
+from weightsync.loader_status import (
+    ALREADY,
+    APPLIED,
+    BAD_LAYOUT,
+    BAD_PART,
+    BAD_TICKET,
+    BASE_DIGEST,
+    CODES,
+    DIRTY,
+    FAILED,
+    RESULT_DIGEST,
+    WRONG_BASE,
+    Refused,
+    install,
+    leave_note,
+    status,
+)
+from weightsync.loader_status import STATUS as STATUS  # the name that a host asks for
 from weightsync.low_rank import loads_of
 from weightsync.ownership import settle
 from weightsync.peers import Peers, find_peers
-from weightsync.ticket import Ticket, put_json, read_layout, read_parts, read_plan, read_ticket
+from weightsync.ticket import Ticket, read_layout, read_parts, read_plan, read_ticket
 from weightsync.versions import ORIGIN, label, pack
 
 STAGE_DIR = "ASYNCRL_STAGE_DIR"
@@ -36,37 +53,9 @@ STAGE_DIR = "ASYNCRL_STAGE_DIR"
 MODEL_VERSION = "ASYNCRL_MODEL_VERSION"
 """Environment variable: label of the version that the server was started from; 0.0 if it is not set."""
 
-STATUS = "@weightsync"
-
-(APPLIED, WRONG_BASE, ALREADY, BAD_TICKET, BAD_PART, BAD_LAYOUT, BASE_DIGEST, RESULT_DIGEST, FAILED, DIRTY) = range(10)
-
-CODES = MappingProxyType(
-    {
-        APPLIED: "applied, and the digest is the published one",
-        WRONG_BASE: "the delta's base is not the version held; nothing was written",
-        ALREADY: "the version is held already; nothing was written",
-        BAD_TICKET: "the ticket, its layout or its plan cannot be read; nothing was written",
-        BAD_PART: "a part is damaged; nothing was written",
-        BAD_LAYOUT: "the engine does not hold every tensor of the model; nothing was written",
-        BASE_DIGEST: "the weights held are not the base's; nothing was written, an anchor is needed",
-        RESULT_DIGEST: "the result would not be the published one; nothing was written",
-        FAILED: "an unexpected error before the first write; nothing was written",
-        DIRTY: "an error while writing: the weights are of no version, an anchor is needed",
-    }
-)
-
-_UNKNOWN = (1 << 64) - 1
 _ATTRIBUTE = "_weightsync_engine"
 
 logger = logging.getLogger(__name__)
-
-
-class Refused(Exception):
-    """A ticket is not applied; the code says why."""
-
-    def __init__(self, code: int, reason: str) -> None:
-        super().__init__(code, reason)
-        self.code, self.reason = code, reason
 
 
 # Any: SGLang passes the model of whatever class, and tensors that are not looked at.
@@ -96,8 +85,8 @@ class Engine:
         self.version: int | None = _start_version()
         self.digest: int | None = None
         self._writing = False
-        self.status = [FAILED, *_halves(_UNKNOWN), 0, 0, 0]
-        self._install(model)
+        self.status = status(FAILED, None, None, 0)
+        install(model, lambda: self.status)
 
     def load(self) -> None:
         """Apply the ticket and set the status; never raises."""
@@ -111,11 +100,10 @@ class Engine:
             logger.exception("weightsync: unexpected error")
             code, reason = DIRTY if self._writing else FAILED, repr(error)
         self._writing = False
-        version = _UNKNOWN if self.version is None else self.version
-        self.status = [code, *_halves(version), *_halves(self.digest or 0), changed]
+        self.status = status(code, self.version, self.digest, changed)
         if code not in (APPLIED, ALREADY):
             logger.error("weightsync: %s (%s)", reason, CODES[code])
-        self._leave_note(code, reason)
+        leave_note(Path(os.environ.get(STAGE_DIR, "/nonexistent")), self._peers.rank, code, reason, self.version)
 
     def _load(self) -> int:
         directory = Path(os.environ.get(STAGE_DIR, ""))
@@ -132,29 +120,39 @@ class Engine:
         if ticket.kind == "delta":
             self._spot_check(weights)
         laps.append(time.perf_counter())
-        verified = self._together(
-            lambda: weights.verify(
-                read_parts(directory, ticket, self._buckets(directory, ticket.plan)), anchor=ticket.kind == "anchor"
-            ),
-            BAD_PART,
-        )
-        laps.append(time.perf_counter())
-        gain, replicas, changed = self._peers.sums([verified.gain, verified.replicas, verified.num_changed])
-        start = 0 if ticket.kind == "anchor" else (self.digest or 0)
-        if (after := total((start, gain))) != ticket.digest or replicas:
-            reason = f"the ticket makes digest {after:016x} of {label(ticket.target)}, published {ticket.digest:016x}"
-            raise Refused(RESULT_DIGEST, reason + ("; replicas of a tensor differ" if replicas else ""))
-        # Until every rank has written, the weights are of no version.
+        # Words change from here on: until every rank has written or taken back, they are of no version.
         before, self.version, self._writing = self.version, None, True
-        self._together(lambda: self._write(weights, verified), DIRTY)
+        try:
+            proposed, changed = self._propose(weights, directory, ticket)
+        except Refused:
+            self._together(weights.take_back, DIRTY)
+            self.version, self._writing = before, False
+            raise
+        laps.append(time.perf_counter())
+        self._together(lambda: self._write(weights, proposed), DIRTY)
         if ticket.kind == "anchor":
             self._measure(DIRTY, ticket.digest)
         self.version, self.digest = ticket.target, ticket.digest
         laps.append(time.perf_counter())
         took_ms = [1e3 * (end - start) for start, end in itertools.pairwise(laps)]
-        done = "weightsync: %s -> %s, %d words; %.1f ms of spot check, %.1f of decoding and digests, %.1f of writing"
+        done = "weightsync: %s -> %s, %d words; %.1f ms of spot check, %.1f of adding and digests, %.1f of writing"
         logger.info(done, label(before), label(self.version), changed, *took_ms)
         return changed
+
+    def _propose(self, weights: EngineWeights, directory: Path, ticket: Ticket) -> tuple[Proposed, int]:
+        """What the ticket does here, and the words that change on all ranks; refused unless the digest is its own."""
+        anchor = ticket.kind == "anchor"
+
+        def propose() -> Proposed:
+            return weights.propose(read_parts(directory, ticket, self._buckets(directory, ticket.plan)), anchor=anchor)
+
+        proposed: Proposed = self._together(propose, BAD_PART)
+        gain, replicas, changed = self._peers.sums([proposed.gain, proposed.replicas, proposed.num_changed])
+        start = 0 if anchor else (self.digest or 0)
+        if (after := total((start, gain))) != ticket.digest or replicas:
+            reason = f"the ticket makes digest {after:016x} of {label(ticket.target)}, published {ticket.digest:016x}"
+            raise Refused(RESULT_DIGEST, reason + ("; replicas of a tensor differ" if replicas else ""))
+        return proposed, changed
 
     def _read(self, directory: Path) -> Ticket:
         def look() -> Ticket:
@@ -175,8 +173,8 @@ class Engine:
             self._plan = (self._layout, plan), read_plan(directory, plan, self._tensors)
         return self._plan[1]
 
-    def _write(self, weights: EngineWeights, verified: Any) -> None:
-        weights.write(verified)
+    def _write(self, weights: EngineWeights, proposed: Proposed) -> None:
+        weights.write(proposed)
         # SGLang runs this after its own loaders only.
         after: Callable[[], object] | None = getattr(self._model, "post_load_weights", None)
         if after is not None:
@@ -258,31 +256,6 @@ class Engine:
         if worst := self._peers.worst(mine):
             raise Refused(worst, reason or "another rank refused")
         return answer
-
-    def _install(self, model: Any) -> None:
-        """Answer for STATUS; other names go to the model's own method, if it has one."""
-        own = getattr(model, "get_weights_by_name", None)
-
-        def read(name: str, truncate_size: int = 100, tp_size: int = 1) -> Any:
-            if name == STATUS:
-                return list(self.status)
-            if own is None:
-                raise AttributeError("get_weights_by_name")
-            return own(name, truncate_size, tp_size=tp_size)
-
-        model.get_weights_by_name = read
-
-    def _leave_note(self, code: int, reason: str) -> None:
-        directory = Path(os.environ.get(STAGE_DIR, "/nonexistent"))
-        note = {"code": code, "meaning": CODES[code], "reason": reason, "version": label(self.version)}
-        try:
-            put_json(directory / f"status-{self._peers.rank}.json", note)
-        except OSError as error:
-            logger.warning("weightsync: the status could not be written: %s", error)
-
-
-def _halves(value: int) -> tuple[int, int]:
-    return value >> 32, value & 0xFFFFFFFF
 
 
 def _start_version() -> int | None:

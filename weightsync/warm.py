@@ -7,7 +7,7 @@ import numpy as np
 from weightsync import huffman
 from weightsync.digest import digest
 from weightsync.layout import WORD_DTYPE, AddressTable
-from weightsync.planes import Scratch, apply_planes, count_changed, encode_planes
+from weightsync.planes import Scratch, apply_planes, check_planes, count_changed, encode_planes
 from weightsync.vector import HAVE_NUMBA
 
 _NUM_WORDS = 64
@@ -29,6 +29,8 @@ def compile_kernels(widths: Iterable[int] = (2,)) -> None:
         old = np.zeros(_NUM_WORDS, WORD_DTYPE[width])
         new = np.arange(_NUM_WORDS, dtype=WORD_DTYPE[width])
         count_changed(old, new)
-        apply_planes(old, encode_planes(old, new, table, Scratch()), table)
+        planes = encode_planes(old, new, table, Scratch())
+        check_planes(planes, _NUM_WORDS, "warming up")
+        apply_planes(old, planes, table)
         digest(new, 0)
     huffman.compress(np.frombuffer(bytes(range(8)) * (huffman.LEAST // 8), np.uint8))

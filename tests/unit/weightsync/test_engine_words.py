@@ -5,17 +5,15 @@ import pytest
 import torch
 
 from tests.support.weights import random_words
-from weightsync import diff, engine_runs, engine_words
+from weightsync import engine_words
 from weightsync.digest import digest_at
 from weightsync.engine_words import to_engine, unsigned
 from weightsync.layout import address_step
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-@pytest.mark.parametrize("count", [0, 1, 31, 33, 700])
-def test_a_preview_writes_nothing_and_says_what_put_then_makes(
-    width: int, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("count", [0, 1, 33, 700])
+def test_a_preview_writes_nothing_and_says_what_adding_would_make(width: int, count: int) -> None:
     rng = np.random.default_rng(count + width)
     storage, shift, start = random_words(rng, 2000, width), 100, 7 << 20
     positions = np.sort(rng.choice(1900, count, replace=False)).astype(np.int64)
@@ -24,16 +22,6 @@ def test_a_preview_writes_nothing_and_says_what_put_then_makes(
     expected[positions + shift] += differences
     addresses = start + positions * address_step(width)
     gain = digest_at(addresses, expected[positions + shift]) - digest_at(addresses, storage[positions + shift])
-    for with_numba in (True, False):
-        if with_numba and not diff.HAVE_NUMBA:
-            continue
-        monkeypatch.setattr(diff, "HAVE_NUMBA", with_numba)
-        words = storage.copy()
-        at, new, gained = engine_runs.preview(words, positions, differences, shift=shift, start=start)
-        assert gained == gain % (1 << 64)
-        assert np.array_equal(words, storage)
-        engine_runs.put(words, at, new)
-        assert np.array_equal(words, expected)
     device = to_engine(storage.copy(), torch.device("cpu"))
     at, new, gained = engine_words.preview(
         *(device, torch.from_numpy(positions), to_engine(differences, device.device)), shift=shift, start=start

@@ -2,9 +2,10 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,13 +15,15 @@ from torch import Tensor
 
 from tests.support.fused_model import FusedModel, bits, checkpoint, engine_of, same_bits, save_checkpoint, stepped
 from tests.support.rank_threads import RankThread, RankThreads
-from weightsync import engine_weights, sglang_loader
+from weightsync import engine_runs, engine_weights, sglang_loader
 from weightsync.buckets import BucketPlan
 from weightsync.codec import Encoder, FrameHeader, open_frame
 from weightsync.digest import digest_of_model_dir
+from weightsync.engine_runs import Added, Runs
+from weightsync.errors import CorruptDelta
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
-from weightsync.ticket import TICKET, PartsWriter, Ticket, put_layout, put_plan, put_ticket
+from weightsync.ticket import TICKET, PartsWriter, Staged, Ticket, put_layout, put_plan, put_ticket
 from weightsync.versions import pack
 
 L = sglang_loader
@@ -479,6 +482,59 @@ def test_if_one_rank_cannot_none_does(stage: Stage, monkeypatch: pytest.MonkeyPa
     stage.put(stage.save(stepped(checkpoint(), 2), "two"), base=pack(1, 1), target=pack(1, 2), old=one)
     assert [status[0] for status in ranks.load()] == [L.BASE_DIGEST] * 2
     assert all(same_bits(was, bits(model)) for was, model in zip(before, ranks.models, strict=True))
+
+
+@pytest.mark.parametrize("damage", [CorruptDelta("a change that does not fit"), MemoryError("no room")])
+def test_what_one_rank_added_is_taken_back_if_another_one_cannot_add(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, damage: Exception
+) -> None:
+    ranks = Ranks(stage, 2, monkeypatch)
+    one = stage.save(stepped(checkpoint(), 1), "one")
+    stage.put(one)
+    ranks.load()
+    before = [bits(model) for model in ranks.models]
+    runs = [model.__dict__["_weightsync_engine"]._weights._runs for model in ranks.models]
+    added, own = [], Runs.add
+
+    def add(self: Runs, staged: Sequence[Staged]) -> list[Added]:
+        found = own(self, staged)
+        added.append(len(found))
+        if self is runs[1]:
+            raise damage
+        return found
+
+    stage.put(stage.save(stepped(checkpoint(), 2), "two"), base=pack(1, 1), target=pack(1, 2), old=one)
+    with monkeypatch.context() as patch:
+        patch.setattr(Runs, "add", add)
+        statuses = ranks.load()
+    assert min(added) > 0, "both ranks added before the second one failed"
+    code = L.BAD_PART if isinstance(damage, CorruptDelta) else L.FAILED
+    assert [status[:3] for status in statuses] == [[code, 1, 1]] * 2
+    assert all(same_bits(was, bits(model)) for was, model in zip(before, ranks.models, strict=True))
+    assert [status[:3] for status in ranks.load()] == [[L.APPLIED, 1, 2]] * 2
+
+
+def test_adding_that_is_interrupted_within_a_run_leaves_no_version_until_an_anchor_comes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = stage.save(stepped(checkpoint(), 1), "new")
+    stage.put(new)
+    model, own = engine_of(stage.model_dir), engine_runs._add
+    calls = iter(range(1000))
+
+    def interrupted(*arguments: Any) -> int:
+        gain = own(*arguments)
+        if next(calls) == 5:
+            raise MemoryError("no room")
+        return gain
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_runs, "_add", interrupted)
+        assert load(model)[:3] == [L.DIRTY, (1 << 32) - 1, (1 << 32) - 1]
+    assert load(model)[0] == L.WRONG_BASE, "a delta has nothing to stand on"
+    stage.put(new, base=None)
+    assert load(model)[:3] == [L.APPLIED, 1, 1]
+    assert same_bits(bits(model), bits(engine_of(new)))
 
 
 def test_replicas_that_differ_are_noticed_although_only_one_is_counted(

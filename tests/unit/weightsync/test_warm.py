@@ -3,22 +3,21 @@
 import numpy as np
 import pytest
 
-from weightsync import diff, huffman
+from weightsync import adding, diff, huffman
 from weightsync.codec import Encoder, FrameHeader
 from weightsync.digest import digest
 from weightsync.layout import AddressTable
-from weightsync.planes import Scratch, apply_planes, encode_planes
+from weightsync.planes import Scratch, apply_planes, check_planes, encode_planes
 from weightsync.vector import HAVE_NUMBA
 from weightsync.warm import compile_kernels
 
-KERNELS = ("encode", "pack", "count_changed", "apply", "digest_words")
+KERNELS = {diff: ("encode", "pack", "count_changed", "digest_words"), adding: ("sums", "apply")}
 SIZE = 1 << 14
 
 
 def num_compiled() -> dict[str, int]:
-    return {name: len(getattr(diff, name).signatures) for name in KERNELS} | {
-        "_blocks": len(huffman._blocks.signatures)
-    }
+    found = {name: len(getattr(module, name).signatures) for module, names in KERNELS.items() for name in names}
+    return found | {"_blocks": len(huffman._blocks.signatures)}
 
 
 @pytest.mark.skipif(not HAVE_NUMBA, reason="kernels are numba's")
@@ -34,6 +33,7 @@ def test_nothing_is_left_to_compile(width: int) -> None:
     planes = encode_planes(old, new, table, Scratch())
     assert huffman.has_runs(planes.gaps)  # so that the encoder asks for the kernels of literals, too
     assert Encoder().delta(old, new, FrameHeader(0, 0, 1, 0), table, digest(old, 0)) is not None
+    check_planes(planes, SIZE, "")
     apply_planes(old, planes, table)
     np.testing.assert_array_equal(old, new)
     assert num_compiled() == before
