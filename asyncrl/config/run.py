@@ -37,7 +37,8 @@ class ScheduleConfig(Section):
     """Where the trainer has devices of its own: `train` starts servers on them too, one for each inference.tp of its
     ranks, which serve while it waits for groups, if the wait is long enough to pay for the switch, and give their
     answers back as far as they are when it has a batch. Workers reach them at inference.host, which has to be an
-    address of the trainer's machine. Shared devices are always lent. None: the mode's (false)."""
+    address of the trainer's machine or a network that it is in. Shared devices are always lent. None: the mode's
+    (false)."""
 
 
 class MetricsConfig(Section):
