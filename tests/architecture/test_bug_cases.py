@@ -4,8 +4,8 @@ A test names a case by its id, in its docstring, beside a parameter or in a comm
 finds it. So does a promise, which tests hold every implementation of a seam to (tests/support/*_promises.py).
 
 Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
-tokenizer B103 to B114, rewards B115 to B131, resume B159 to B169, config B170 to B177, ray B183 to B187, redis B188 to
-B196, metrics B197 to B203, security B215 to B221.
+tokenizer B103 to B114, rewards B115 to B131, checkpoint B150 to B158, resume B159 to B169, config B170 to B177, ray
+B183 to B187, redis B188 to B196, metrics B197 to B203, security B215 to B221.
 """
 
 import ast
@@ -150,6 +150,15 @@ CASES = {
     "B129": "parsed action lost on merge",
     "B130": "vector of wrong length",
     "B131": "non-float rewards",
+    "B150": "interrupted save looks complete",
+    "B151": "destroy before write",
+    "B152": "temp folder on another filesystem",
+    "B153": "latest pointer ahead of data",
+    "B154": "numeric order",
+    "B155": "trainer saved, producer state not",
+    "B156": "renamed file breaks old checkpoints",
+    "B157": "retention deletes what is in use",
+    "B158": "retention keeps broken ones",
     "B159": "epoch boundary trains nothing",
     "B160": "stale drop pins the cursor",
     "B161": "generated but untrained rollouts skipped",

@@ -25,6 +25,7 @@ ONLY_LOOK = tuple(ROOT / "asyncrl" / name for name in ("config", "load_config", 
 STANDS_FOR: dict[str, str] = {
     "AlgorithmSection": "AlgorithmConfig",
     "ActorSection": "ActorConfig",
+    "Bounds": "TrainerConfig",
     "Course": "OptimizerConfig",
     "Epochs": "ActorConfig",
     "PolicySettings": "ActorConfig",

@@ -2,10 +2,13 @@
 
 import json
 import logging
+import os
 import random
 import resource
 import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +16,12 @@ import torch
 
 from asyncrl.config import CheckpointConfig
 from asyncrl.errors import CheckpointError
+from asyncrl.trainer import checkpoint, retention
 from asyncrl.trainer import checkpoint_files as files
-from asyncrl.trainer import retention
 from asyncrl.trainer.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoint_files import CheckpointName
 from asyncrl.trainer.parallel import OneRank
+from asyncrl.trainer.rank_files import RankFiles
 from tests.support.tiny_policy import make_batch, make_groups, make_policy, train, write_tiny_model
 
 RANKS = OneRank()
@@ -75,6 +79,7 @@ def test_random_sources_come_back(model_dir, store):
 
 
 def test_the_newest_is_the_largest_number_not_the_last_in_the_alphabet(store, policy):
+    """B154: 9, 10 and 100, beside names that only look like one."""
     for step in (9, 10, 100):
         save(store, policy, step)
     for odd in (".tmp-1.200-step200-ab", "1.300-step300 copy", "step_400", "1.5-step"):
@@ -103,6 +108,7 @@ def test_without_any_checkpoint_there_is_none(store):
     ],
 )
 def test_a_damaged_one_is_named_and_the_next_older_one_used(store, policy, caplog, damage, found):
+    """B150: a directory that is named as a checkpoint counts only with every byte that its manifest promises."""
     save(store, policy, 10)
     damage(save(store, policy, 20))
     with caplog.at_level(logging.WARNING):
@@ -126,15 +132,18 @@ def test_when_all_are_damaged_the_run_does_not_start_from_nothing(store, policy)
         store.newest()
 
 
-def test_a_format_of_the_future_is_refused_with_both_numbers(store, policy):
+@pytest.mark.parametrize("written", [0, 2, 99])
+def test_another_format_is_refused_with_both_numbers(store, policy, written):
+    """B156: older or newer, nobody guesses at what another version wrote; an older checkpoint is not taken instead."""
     save(store, policy, 10)
     path = save(store, policy, 20) / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
-    with pytest.raises(CheckpointError, match="checkpoint format 99, this version reads 1"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": written}))
+    with pytest.raises(CheckpointError, match=f"checkpoint format {written}, this version reads 1"):
         store.newest()
 
 
 def test_a_save_that_was_killed_leaves_the_older_one_and_is_cleared_away_by_the_next(store, policy):
+    """B151: what is half written lies beside its place until it is whole."""
     save(store, policy, 10)
     half = store._directory / ".tmp-1.20-step20-dead"
     half.mkdir()
@@ -170,6 +179,7 @@ def test_a_directory_that_cannot_be_made_is_a_checkpoint_error(tmp_path, policy)
 
 
 def test_keep_last_counts_complete_ones_only(tmp_path, policy):
+    """B158: 10 is good, 20 and 30 are broken, two are kept: 10 stays when 40 comes."""
     store = Checkpoints(tmp_path, CheckpointConfig(keep_last=100))
     save(store, policy, 10)
     for step in (20, 30):
@@ -179,6 +189,7 @@ def test_keep_last_counts_complete_ones_only(tmp_path, policy):
 
 
 def test_the_one_that_is_resumed_from_stays_until_the_next_is_complete(tmp_path, policy):
+    """B157: with keep_last = 1 a save that fails deletes nothing."""
     store = Checkpoints(tmp_path, CheckpointConfig(keep_last=1))
     save(store, policy, 10)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -243,3 +254,98 @@ def test_a_missing_rank_file_is_noticed(store, policy, tmp_path):
     shutil.copytree(path, copy)
     (copy / "rank-00000.safetensors").unlink()
     assert files.problem(copy, hashes=False) == "rank-00000.safetensors is missing"
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no second file system at hand")
+def test_what_is_half_written_lies_on_the_file_system_of_its_target(store, policy, monkeypatch):
+    """B152: the system's folder for temporary files may be another file system, which no rename reaches."""
+    elsewhere = Path("/dev/shm")
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    before, seen = set(elsewhere.glob("*step*")), []
+    write_state = files.write_state
+
+    def looking(directory, *args):
+        seen.append((directory.parent, set(elsewhere.glob("*step*")) - before))
+        write_state(directory, *args)
+
+    monkeypatch.setattr(files, "write_state", looking)
+    save(store, policy, 1)
+    assert seen == [(store._directory, set())]
+    assert elsewhere.stat().st_dev != store._directory.stat().st_dev
+
+
+@pytest.mark.parametrize("pointer", ["1.20-step20", "", "step_20"])
+def test_no_pointer_is_asked_which_one_is_newest(store, policy, pointer):
+    """B153: a file that names the latest may be ahead of what is there, or empty; what is there decides."""
+    save(store, policy, 10)
+    (store._directory / "1.20-step20").mkdir()
+    for name in ("LATEST", "latest_checkpointed_iteration.txt"):
+        (store._directory / name).write_text(pointer)
+    assert store.newest().name.step == 10
+
+
+def test_tensors_without_the_ledger_are_no_checkpoint(store, policy, caplog):
+    """B155: trainer and buffer are saved by one rename; a newer one that lacks the buffer's part is passed over."""
+    save(store, policy, 10)
+    path = save(store, policy, 20)
+    (path / "state.json").unlink()
+    manifest = json.loads((path / "manifest.json").read_text())
+    del manifest["files"]["state.json"]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    assert store.newest().name.step == 10
+    assert "state.json is not in manifest.json" in caplog.text
+
+
+def test_any_checkpoint_is_found_by_its_name_or_step_and_a_wrong_one_is_told_what_there_is(store, policy):
+    save(store, policy, 10)
+    save(store, policy, 20)
+    save(store, policy, 20, branch=2)
+    assert store.named("10").name == store.named("1.10-step10").name == CheckpointName(1, 10, 10)
+    assert store.named("20").name == CheckpointName(2, 20, 20)  # the branch that survived
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint '15'; there are: 1\.10-step10, 1\.20-step20, 2\.20-step20"
+    ):
+        store.named("15")
+    flip_a_bit(store._directory / "1.10-step10" / "rank-00000.safetensors")
+    with pytest.raises(CheckpointError, match=r"is damaged: rank-00000\.safetensors is not what was written"):
+        store.named("10")
+
+
+def test_a_copy_is_what_was_there_and_its_buffers_are_made_once(model_dir, store):
+    policy = make_policy(model_dir)
+    train(policy, make_batch(policy, make_groups(model_dir, 2, 3)))
+    copied, num_bytes = store.copy(policy), store._copy.num_bytes
+    before = {name: value.detach().clone() for name, value in policy.named_parameters().items()}
+    train(policy, make_batch(policy, make_groups(model_dir, 2, 3, seed=1)))
+    store.save(CheckpointName(1, 1, 1), policy, state(policy), RANKS, copied=copied)
+    with RankFiles(store.newest().path) as stored:
+        for name, value in before.items():
+            assert torch.equal(stored.read(f"weights/{name}"), value), name
+    parameters = sum(value.numel() for value in before.values())
+    assert 12 * parameters <= num_bytes < 12 * parameters + 50_000  # weights, two moments, random states
+    buffers = {piece.name: piece.tensor.data_ptr() for piece in copied}
+    assert {piece.name: piece.tensor.data_ptr() for piece in store.copy(policy)} == buffers
+
+
+def test_a_rank_that_cannot_write_for_any_reason_is_a_checkpoint_error(store, policy, monkeypatch):
+    """The others wait for its report; without one they would wait for ever."""
+
+    def failing(*args):
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(checkpoint, "write", failing)
+    with pytest.raises(CheckpointError, match=r"rank 0 could not write .*: the device is gone"):
+        save(store, policy, 1)
+    assert names(store) == []
+
+
+def test_what_rests_on_a_checkpoint_is_done_once_it_is_there_and_its_failure_is_raised(store, policy):
+    there = []
+
+    def failing():
+        there.extend(names(store))
+        raise ConnectionError("Redis is gone")
+
+    with pytest.raises(ConnectionError):
+        store.save(CheckpointName(1, 1, 1), policy, state(policy), RANKS, then=failing)
+    assert there == names(store) == ["1.1-step1"]
