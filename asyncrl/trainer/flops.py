@@ -17,6 +17,8 @@ from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.tally import Tally
 
 FLOPS, RECOMPUTED = "perf/flops/actor", "perf/flops/recomputed"
+UPDATE = "update_actor"
+"""The phase of a step that these operations are done in (metrics.phases)."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from asyncrl.metrics.phases import phase
 from asyncrl.trainer.batch import Batch
 from asyncrl.trainer.columns import COLUMNS
 from asyncrl.trainer.critic import Critic
+from asyncrl.trainer.flops import UPDATE
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
@@ -68,7 +69,8 @@ class Learner:
         if not policy_waits:
             if self.policy.model.device.type == "cuda":
                 torch.cuda.synchronize(self.policy.model.device)  # else its seconds would have the passes before it
-            self.policy.step(start, advantages_N, tally)
+            with phase(UPDATE):
+                self.policy.step(start, advantages_N, tally)
         return tally
 
     def advantages(self, start: StartOfStep, rewards: Tensor, tally: Tally | None = None) -> Tensor:

@@ -13,7 +13,6 @@ from asyncrl.algorithms.corrections import mean_weight_of
 from asyncrl.algorithms.objective import policy_objective
 from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import NumericsError
-from asyncrl.metrics.phases import phase
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.columns import needs_reference
@@ -168,7 +167,6 @@ class Policy:
         """This rank's part of the weights, as servers will hold them. A collective where an adapter is sharded."""
         return self.weights.shards(self._wire_dtype)
 
-    @phase("update_actor")
     def step(self, start: StartOfStep, advantages_N: Tensor, tally: Tally) -> None:
         """Train one batch: ppo_epochs passes of ppo_mini_batches optimizer steps. Every rank calls it together.
 

@@ -8,13 +8,13 @@ from asyncrl.metrics.phases import Phases, phase
 from asyncrl.metrics.timing import Stopwatches, WaitTimes, waiting
 from asyncrl.trainer import group_metrics, masked, step_times
 from asyncrl.trainer.evaluation import BESIDE
-from asyncrl.trainer.flops import FLOPS, RECOMPUTED, utilisation
+from asyncrl.trainer.flops import FLOPS, RECOMPUTED, UPDATE, utilisation
 from asyncrl.trainer.intake import StepGroups
 from asyncrl.trainer.lineage import Lineage
 from asyncrl.trainer.metric_names import renamed
 from asyncrl.trainer.parts import TrainerParts
 from asyncrl.trainer.peaks import peak_flops
-from asyncrl.trainer.step_times import OF_WAIT, UPDATE
+from asyncrl.trainer.step_times import OF_WAIT
 from asyncrl.trainer.tally import Tally
 from buffer.errors import BufferError
 from buffer.versions import label

@@ -7,8 +7,6 @@ from asyncrl.trainer import evaluation, intake, publishing, saving
 
 WAIT_GROUPS, WAIT_PUBLISH, WAIT_DEVICES = "wait_groups", "wait_publish", "wait_devices"
 WAIT_EVALUATION, WAIT_RANKS = "wait_evaluation", "wait_ranks"
-UPDATE = "update_actor"
-"""The optimizer's passes over the policy, which FLOPs are counted of."""
 STALLS = (WAIT_GROUPS, WAIT_PUBLISH, WAIT_DEVICES, WAIT_EVALUATION)
 """Phases in which the trainer could train and does not: something of others is missing."""
 
