@@ -42,7 +42,24 @@ class LocalShard:
     frozen: bool = False
 
 
-def shards_of(named_parameters: Iterable[tuple[str, Tensor]], wire: str | Mapping[str, str]) -> list[LocalShard]:
+@dataclass(frozen=True)
+class Part:
+    """A tensor of the checkpoint that is a part of one of the trainer's: one expert of a stack, half of two in one.
+
+    Attributes:
+        of: the trainer's.
+        box: (start, end) of positions along each dimension of it.
+    """
+
+    of: Tensor
+    box: tuple[Run, ...]
+
+
+Named = Iterable[tuple[str, Tensor | Part]]
+"""Tensors by the checkpoint's names."""
+
+
+def shards_of(named_parameters: Named, wire: str | Mapping[str, str]) -> list[LocalShard]:
     """This rank's shards of a model, each tensor once however many names it has. Nothing is copied.
 
     A collective when a DTensor has a placement other than sharded (strided or not) or replicated (then it is
@@ -50,7 +67,7 @@ def shards_of(named_parameters: Iterable[tuple[str, Tensor]], wire: str | Mappin
     several ranks may list them.
 
     Args:
-        named_parameters: in the checkpoint's names; DTensors or plain tensors, masters of any float dtype.
+        named_parameters: DTensors or plain tensors or parts of them, masters of any float dtype.
         wire: what servers hold: one dtype, for example bfloat16, for every float, others stay as they are; or the
             dtype of each tensor by name (`Manifest.dtypes`), for models that mix them.
     Raises:
@@ -58,7 +75,10 @@ def shards_of(named_parameters: Iterable[tuple[str, Tensor]], wire: str | Mappin
     """
     shards, seen = [], set()
     for name, parameter in named_parameters:
-        local, runs = _local(name, parameter.detach())
+        if isinstance(parameter, Part):
+            local, runs = _local_part(name, parameter)
+        else:
+            local, runs = _local(name, parameter.detach())
         identity = (local.untyped_storage().data_ptr(), local.storage_offset(), tuple(local.shape), local.stride())
         if local.numel() and identity in seen:
             continue  # tied: one tensor under a second name
@@ -212,6 +232,21 @@ def _local(name: str, parameter: Tensor) -> tuple[Tensor, list[Run]]:
     if local.numel() != sum(count for _, count in flat) or (flat and list(local.shape) != shape):
         raise ShardError(f"tensor {name}: local shape {tuple(local.shape)}, its placements say {tuple(shape)}.")
     return local, flat
+
+
+def _local_part(name: str, part: Part) -> tuple[Tensor, list[Run]]:
+    """As `_local`, of what this rank holds of a part."""
+    local, _ = _local(name, part.of.detach())
+    runs = held(part.of) if isinstance(part.of, DTensor) else [[(0, size)] for size in part.of.shape]
+    if local.shape == part.of.shape:  # whole here, gathered or not
+        runs = [[(0, size)] for size in part.of.shape]
+    inside = []
+    for dim, (low, high) in enumerate(part.box):
+        before = sum(min(end, low) - start for start, end in runs[dim] if start < low)
+        met = [(max(start, low) - low, min(end, high) - low) for start, end in runs[dim] if start < high and end > low]
+        local = local.narrow(dim, before, sum(end - start for start, end in met))
+        inside.append(met)
+    return local, flat_runs([high - low for low, high in part.box], inside)
 
 
 def _wire_dtype(name: str, dtype: torch.dtype, wire: str | Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 import json
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from asyncrl.config import Config
 from asyncrl.errors import CheckpointError, ExportError
@@ -23,6 +22,7 @@ from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.policy import Policy
 from asyncrl.trainer.policy_state import WEIGHTS
 from asyncrl.trainer.rank_files import RankFiles
+from asyncrl.trainer.stored import gathered, stored_tensors_of, whole_tensors
 from weightsync.errors import ModelDirError
 from weightsync.manifest import Manifest
 from weightsync.shard import untrained_shards
@@ -65,7 +65,7 @@ def export_policy(policy: Policy, config: Config, output: Path, version: str, ra
     Raises:
         ExportError: `output` exists and is not an export of ours, or cannot be written.
     """
-    tensors = _whole_tensors(policy)
+    tensors = gathered(policy.named_parameters())
     if ranks.rank == 0:
         _write(output, tensors, policy.weights.facts().get("lora"), config, {"version": version})
     else:
@@ -84,7 +84,7 @@ def _write(
     """
     model_dir, wire_dtype = config.model.path, config.model.wire_dtype
     if lora is None:
-        write_model(output, trained, model_dir, wire_dtype, origin)
+        write_model(output, whole_tensors(stored_tensors_of(model_dir), trained), model_dir, wire_dtype, origin)
         return
     adapter = dict(trained)
     merged = merged_tensors(model_dir, adapter, lora["alpha"] / lora["rank"]) if config.lora.export_merged else None
@@ -204,10 +204,3 @@ def _write_weights(
 
 def _part_name(index: int) -> str:
     return f"part-{index:05d}.safetensors"
-
-
-def _whole_tensors(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter, gathered from all ranks one after the other."""
-    for name, parameter in policy.named_parameters().items():
-        value = parameter.detach()
-        yield name, value.full_tensor() if isinstance(value, DTensor) else value

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer.lora import NAME, AdaptedLayer, Adapter, own_name
 from asyncrl.trainer.model import LanguageModel
+from asyncrl.trainer.stored import parts_of, stored_tensors
 from asyncrl.trainer.weights import Wire, stored_buffers
 from weightsync.adapter_layout import UP
 from weightsync.held_runs import Run, held
@@ -23,10 +25,12 @@ from weightsync.shard import LocalShard, shards_of
 class AdapterWeights:
     """A module of which the adapter alone is trained."""
 
-    def __init__(self, module: nn.Module, adapter: Adapter, *, travels_alone: bool = False) -> None:
+    def __init__(self, module: PreTrainedModel, adapter: Adapter, *, travels_alone: bool = False) -> None:
         """`travels_alone`: servers get A and B and add them to the model themselves; else they get the sums."""
         self._module, self.adapter = module, adapter
         self._travels_alone = travels_alone
+        self._frozen = {own_name(n): p for n, p in module.named_parameters() if not p.requires_grad}
+        self._stored = stored_tensors(module, self._frozen)
 
     def trained(self) -> dict[str, nn.Parameter]:
         """A and B of every layer."""
@@ -40,10 +44,9 @@ class AdapterWeights:
         """
         if self._travels_alone:
             return [self._scaled(shard) for shard in shards_of(self.adapter.parameters().items(), {})]
-        frozen = [(own_name(n), p) for n, p in self._module.named_parameters() if not p.requires_grad]
-        names = {name for name, _ in frozen}
+        names = {tensor.name for tensor in self._stored}
         products = {f"{name}.weight": self._product(layer) for name, layer in self.adapter.layers.items()}
-        shards = shards_of([*frozen, *stored_buffers(self._module, wire)], wire)
+        shards = shards_of([*parts_of(self._stored, self._frozen), *stored_buffers(self._module, wire)], wire)
         return [
             replace(shard, made=products[shard.name])
             if shard.name in products

@@ -5,9 +5,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from asyncrl.errors import CheckpointError
 from asyncrl.trainer.model import LanguageModel
+from asyncrl.trainer.stored import parts_of, stored_tensors
 from weightsync.shard import LocalShard, shards_of
 
 Wire = str | Mapping[str, str]
@@ -49,16 +51,17 @@ class Weights(Protocol):
 class WholeWeights:
     """Every parameter of the module is trained."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: PreTrainedModel) -> None:
         self._module = module
+        self._stored = stored_tensors(module, self.trained())
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """All parameters, by the names that the model's directory has."""
+        """All parameters, by their names in the module."""
         return dict(self._module.named_parameters())
 
     def shards(self, wire: Wire) -> list[LocalShard]:
         """All parameters, and buffers that the model's directory has."""
-        return shards_of([*self._module.named_parameters(), *stored_buffers(self._module, wire)], wire)
+        return shards_of([*parts_of(self._stored, self.trained()), *stored_buffers(self._module, wire)], wire)
 
     def adapter_shapes(self) -> None:
         """None."""
