@@ -38,6 +38,10 @@ from buffer import ReplayBuffer
 NO_RESTART = (2, 3, 5, 6, FencedOut.exit_code, WaitTimeout.exit_code)
 """Exit codes that starting again would repeat (configuration, machine, disk, numbers), or that forbid it."""
 
+LOST_S = 10.0
+"""Seconds for ranks that have lost one to say what they met themselves. There is nothing to save without all of them,
+and one that waits for the lost one on its device hears no signal."""
+
 
 def train(loaded: LoadedConfig, *, resume: bool) -> int:
     """Run the trainer cluster until it has finished, or was stopped or failed; returns the exit code."""
@@ -172,7 +176,8 @@ class Supervisor:
         stop: asyncio.Event,
     ) -> None:
         """All ranks go back to the newest checkpoint together; what a restart would repeat is raised instead."""
-        await self._cluster.stop([rank for rank in self._ranks if rank in self._cluster.children])
+        left = [rank for rank in self._ranks if rank in self._cluster.children]
+        await self._cluster.stop(left, timeout_s=min(LOST_S, self._config.cluster.stop_timeout_s))
         failed = cause(failures, failures_of(self._ranks))
         if failed.exit_code in NO_RESTART:
             raise ended(failed, failed.exit_code)
