@@ -76,7 +76,7 @@ class Child(Protocol):
 
 
 class Cluster(Protocol):
-    """Where processes are started. LocalCluster, RemoteCluster."""
+    """Where processes are started. LocalCluster, RemoteCluster; held to tests/contract/test_cluster.py."""
 
     children: list[Child]
 

@@ -1,11 +1,13 @@
 """What `asyncrl train` says before it starts anything."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from asyncrl import cli
 from asyncrl.commands import train
+from asyncrl.commands.config_arguments import load_from
 from asyncrl.config import Config
 from asyncrl.errors import ConfigError
 
@@ -39,3 +41,12 @@ def test_top_k_of_0_is_refused_as_every_server_would_refuse_it(
     file.write_text("rollout:\n  top_k: 0\n")
     assert cli.main(["train", str(file)]) == ConfigError.exit_code
     assert "rollout.top_k = 0 leaves no token to draw; -1 is off" in capsys.readouterr().err
+
+
+def test_an_address_of_ray_chooses_it_for_the_processes(tmp_path: Path) -> None:
+    parser, file = argparse.ArgumentParser(), tmp_path / "run.yaml"
+    train.add_arguments(parser)
+    file.write_text("rollout:\n  n: 8\n")
+    args = parser.parse_args([str(file), "--ray-address", "10.0.0.4:6379"])
+    config = load_from(args).config
+    assert (config.cluster.backend, config.cluster.ray_address) == ("ray", "10.0.0.4:6379")
