@@ -72,7 +72,7 @@ def test_a_trainer_killed_with_a_version_on_its_way_resumes_and_trains_every_gro
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
         assert died.returncode == -signal.SIGKILL, died.stderr

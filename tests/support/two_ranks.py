@@ -14,7 +14,7 @@ from asyncrl.trainer.parallel import OneRank
 from tests.support.tiny_policy import write_tiny_model
 
 
-def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 120.0) -> list[dict]:
+def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 240.0) -> list[dict]:
     """Run `python -m module ARGUMENTS` as `world` ranks; the JSON object that each one's last line is."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -53,6 +53,7 @@ def ours(scene: Scene, directory: Path, steps: int, *overrides: str) -> Training
         "starter=null",
         f"data.train_files=[{directory / 'train.parquet'}]",
         "data.val_files=[]",
+        "data.max_prompt_tokens=8",
         f"rollout.n={scene.group}",
         f"rollout.max_new_tokens={scene.max_new_tokens}",
         f"rollout.reward.file={SCRIPTS / 'repeat_reward.py'}",
