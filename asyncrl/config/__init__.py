@@ -163,13 +163,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def an_adapter_can_be_held(self) -> Self:
-        """Refuse an adapter on layers that ranks cut, and one that travels alone to servers that cannot add it."""
-        if self.lora.rank > 0 and self.trainer.parallel.tp > 1:
-            raise ValueError(
-                f"lora.rank = {self.lora.rank} with trainer.parallel.tp = {self.trainer.parallel.tp}: the layers that "
-                "get an adapter are cut over those ranks, and adapters are not. Set trainer.parallel.tp = 1 and split "
-                "with trainer.parallel.fsdp; an adapter needs memory for the frozen weights only."
-            )
+        """Refuse an adapter that travels alone to servers that cannot add it."""
         if self.lora.rank > 0 and self.lora.sync == "adapter" and self.inference.engine != "local":
             raise ValueError(
                 f"lora.sync = adapter with inference.engine = {self.inference.engine}: only the local engine was tried "

@@ -32,7 +32,6 @@ class AdaptedLayer(Protocol):
     base_layer: nn.Linear
     lora_A: nn.ModuleDict
     lora_B: nn.ModuleDict
-    scaling: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -112,6 +111,8 @@ def attach(module: PreTrainedModel, config: LoraConfig, *, seed: int) -> Adapter
         torch.manual_seed(seed)
         peft.inject_adapter_in_model(made, module, NAME)
     layers: dict[str, Any] = {name: module.get_submodule(name) for name in names}  # Any: peft ships no types
+    for layer in layers.values():
+        layer.cast_input_dtype_enabled = False  # autocast does it; peft would keep a float32 copy of every input
     adapter = Adapter(layers, config.rank, config.alpha)
     trained = set(adapter.parameters().values())
     for parameter in module.parameters():

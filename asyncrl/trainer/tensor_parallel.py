@@ -109,7 +109,20 @@ def _chosen(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str,
     """Module -> style, where the plan names one that cuts; what it says of parameters is left to their modules."""
     plan = dict(model.tp_plan)
     styles = {name: plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name)) for name in named}
-    return {name: style for name, style in styles.items() if style is not None and style not in WHOLE}
+    chosen = {name: style for name, style in styles.items() if style is not None and style not in WHOLE}
+    return {part: style for name, style in chosen.items() for part in _products_of(name, style, named)}
+
+
+def _products_of(name: str, style: str, named: Mapping[str, nn.Module]) -> list[str]:
+    """The module itself; of a layer with an adapter its frozen product and the one of A and B that is cut as it is.
+
+    By columns: every rank has A whole, and the rows of B that it has of the weight. By rows: the columns of A, whose
+    products are summed, and B whole. Either way both terms of the layer's sum are what the plan says.
+    """
+    if f"{name}.base_layer" not in named:
+        return [name]
+    cut = "lora_B" if style.startswith("colwise") else "lora_A"
+    return [f"{name}.base_layer", *(part for part in named if part.startswith(f"{name}.{cut}."))]
 
 
 def _width(part: nn.Module, style: str) -> int:

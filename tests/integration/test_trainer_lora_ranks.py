@@ -1,6 +1,7 @@
 """Two ranks that share a frozen model and its adapter, as real processes, train, save and export like one."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -8,11 +9,18 @@ from safetensors.torch import load_file
 
 from asyncrl.trainer.parallel import OneRank
 from tests.support import lora_rank
+from tests.support.split_rank import write_model
 from tests.support.two_ranks import close as close_to
 from tests.support.two_ranks import fixtures_of
 
-model_dir, one, two = fixtures_of(lora_rank)
+_, one, two = fixtures_of(lora_rank)
 close = partial(close_to, rel=2e-3)
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory):
+    """A model whose heads two ranks can share."""
+    return write_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +31,12 @@ def low(model_dir, tmp_path_factory):
 
 def test_two_ranks_see_the_metrics_of_one(one, two):
     for single, pair in zip(one[0]["metrics"], two[0][0]["whole"]["metrics"], strict=True):
+        close(single, pair)
+
+
+def test_two_ranks_that_share_every_product_see_the_metrics_of_one(one, two):
+    """q_proj is cut by columns, o_proj and down_proj by rows, and so are B or A of their adapters."""
+    for single, pair in zip(one[0]["metrics"], two[0][0]["cut"]["metrics"], strict=True):
         close(single, pair)
 
 
@@ -39,16 +53,16 @@ def test_frozen_weights_in_bfloat16_beside_an_adapter_in_float32_are_shared(low,
 
 
 def test_both_ranks_publish_one_version_together(two):
-    for kind in ("whole", "low"):
+    for kind in ("whole", "low", "cut"):
         digests = [rank[kind]["digests"] for rank in two[0]]
         assert digests[0] == digests[1]
         assert len(set(digests[0])) == 3
 
 
 def test_the_exports_of_one_and_two_ranks_agree(one, two):
-    for name in ("model.safetensors", "adapter/adapter_model.safetensors"):
+    for name, way in product(("model.safetensors", "adapter/adapter_model.safetensors"), ("whole", "cut")):
         single = load_file(one[1] / "export" / name)
-        pair = load_file(two[1] / "whole" / "export" / name)
+        pair = load_file(two[1] / way / "export" / name)
         assert single.keys() == pair.keys()
         for key, tensor in single.items():
             torch.testing.assert_close(tensor.float(), pair[key].float(), atol=2e-2, rtol=0, msg=key)

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
-from asyncrl.config import Config, InferenceConfig, LoraConfig, ParallelConfig, TrainerConfig
+from asyncrl.config import Config, InferenceConfig, LoraConfig
 from asyncrl.doctor.software import check_versions
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.metric_names import renamed
@@ -207,12 +207,10 @@ def test_dropout_and_no_layers_at_all_are_refused():
         LoraConfig(rank=4, target_modules=())
 
 
-def test_what_no_engine_or_rank_can_hold_is_refused_before_anything_starts():
+def test_what_no_engine_can_hold_is_refused_before_anything_starts():
     lora = LoraConfig(rank=4, sync="adapter")
     with pytest.raises(ValidationError, match=r"lora\.sync = adapter with inference\.engine = sglang"):
         Config(lora=lora, inference=InferenceConfig(engine="sglang"))
-    with pytest.raises(ValidationError, match=r"lora\.rank = 4 with trainer\.parallel\.tp = 2"):
-        Config(lora=lora, trainer=TrainerConfig(parallel=ParallelConfig(tp=2)))
     Config(lora=LoraConfig(rank=0, sync="adapter"), inference=InferenceConfig(engine="sglang"))
 
 
