@@ -4,15 +4,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Start
-from tests.support.commands import metric_lines, summary, without_clock
+from asyncrl.trainer import checkpoint_files as files
+from scripts.benches.trainer_cases import resume
+from tests.e2e.conftest import SMALL, Start
+from tests.support.commands import CONFIG, Command, metric_lines, summary, without_clock
+
+SAME = ("trainer.steps=4", "trainer.checkpoint.every_steps=2", "staleness.order=ordinal", "run.name=same")
 
 
-def test_separate_async_at_limit_zero_is_sync_bit_for_bit(starter: None, start: Start, tmp_path: Path) -> None:
-    same = ("trainer.steps=4", "staleness.order=ordinal", "run.name=same")
-    sync, separate = tmp_path / "sync", tmp_path / "separate"
-    together = start("train", "--mode", "sync", *same, run_dir=sync)
-    assert together.wait() == 0, together.text()
+@pytest.fixture(scope="module")
+def sync(starter: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a finished run in mode sync."""
+    directory = tmp_path_factory.mktemp("sync")
+    keys = (f"run.dir={directory}", *SMALL, *SAME)
+    command = Command(["train", str(CONFIG), "--mode", "sync", *keys], directory / "train.out")
+    try:
+        assert command.wait() == 0, command.text()
+    finally:
+        command.close()
+    return directory
+
+
+def test_separate_async_at_limit_zero_is_sync_bit_for_bit(sync: Path, start: Start, tmp_path: Path) -> None:
+    same, separate = SAME, tmp_path / "separate"
     rollout = start("serve-rollout", *same, "staleness.limit=0", run_dir=separate)
     trainer = start("train", "--mode", "separate_async", "staleness.limit=0", *same, run_dir=separate)
     assert trainer.wait() == 0, trainer.text()
@@ -20,6 +34,23 @@ def test_separate_async_at_limit_zero_is_sync_bit_for_bit(starter: None, start: 
     left, right = ([without_clock(line) for line in metric_lines(run)] for run in (sync, separate))
     assert len(left) == 6  # before, four steps, after
     assert left == right
+
+
+def test_a_killed_and_resumed_run_is_one_that_was_not_bit_for_bit(sync: Path, start: Start, tmp_path: Path) -> None:
+    """Weights, moments, random states and every number that neither a clock nor a kill gives."""
+    run = tmp_path / "killed"
+    trainer = start("train", "--mode", "sync", *SAME, run_dir=run)
+    trainer.until("a checkpoint", lambda: bool(files.listed(run / "checkpoints")))
+    trainer.kill()
+    trainer = start("train", "--mode", "sync", *SAME, "--resume", run_dir=run)
+    assert trainer.wait() == 0, trainer.text()
+    lines = metric_lines(run)
+    assert sorted({line["branch"] for line in lines}) == [1, 2]
+    assert [line["step"] for line in lines if line["branch"] == 2 and "actor/pg_loss" in line] == [3, 4]
+    assert resume.differences(sync, run, resume.OF_A_RESUME) == []
+    facts = summary(run)
+    assert (facts["steps"], facts["audit_ok"], facts["weights_equal"]) == (4, True, True)
+    assert facts["ended"] == {"reason": "finished", "ended_by": "steps", "step": 4, "version": "2.4", "why": ""}
 
 
 @pytest.mark.parametrize(("limit", "policy"), [(1, "drop"), (4, "wait")])
