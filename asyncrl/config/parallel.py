@@ -21,8 +21,8 @@ class ParallelConfig(Section):
     then travel within one copy only."""
 
     offload: bool = False
-    """Keep parameters, gradients and optimizer state in CPU memory: layers come to the device while they compute, and the
-    optimizer runs on the CPU (FSDP2's offload). For models that do not fit otherwise."""
+    """Keep parameters, gradients and optimizer state in CPU memory: layers come to the device while they compute, and
+    the optimizer runs on the CPU (FSDP2's offload). For models that do not fit otherwise."""
 
     @property
     def world(self) -> int:

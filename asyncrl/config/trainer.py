@@ -200,6 +200,9 @@ class ActorConfig(OptimizerConfig):
     never the gradient."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+    replay_experts: bool = True
+    """Of a model with experts: send a token to those that the server recorded (column routed_experts of its row), where
+    it did. The gates are the trainer's own. Rows without the column are trained as ever."""
 
     @model_validator(mode="after")
     def one_way_to_clip(self) -> Self:

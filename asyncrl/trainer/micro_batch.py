@@ -21,6 +21,7 @@ from asyncrl.trainer import packing
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.documents import Documents, Share
 from asyncrl.trainer.peers import whole_batch
+from asyncrl.trainer.routing import recorded_experts
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Inputs:
         rows_R: which of the batch's rows they are.
         lengths_R: tokens of each row that are read.
         pieces: from where to where this rank's tokens lie in the whole packed row; None: it has all of them.
+        experts_MLK: int64, experts that this rank's tokens were sent to by the server, see routing.COLUMN; None: no row
+            says so.
     """
 
     token_ids_RT: Tensor
@@ -44,6 +47,7 @@ class Inputs:
     rows_R: Ints
     lengths_R: Ints
     pieces: tuple[tuple[int, int], tuple[int, int]] | None = None
+    experts_MLK: Tensor | None = None
 
     def places(self, row_places_N: Ints) -> tuple[Ints, Ints | None]:
         """Where tokens of the whole packed row lie among this rank's, [M], and which of the N these are; None: all."""
@@ -185,6 +189,7 @@ def _one_after_another(batch: Batch, rows: Ints, lengths: Ints, device: torch.de
         kept = values_T if pieces is None else np.concatenate([values_T[slice(*piece)] for piece in pieces])
         return torch.from_numpy(kept[None]).to(device)
 
+    experts_TLK = recorded_experts(batch, rows, starts_R, lengths, len(token_ids_T))
     return Inputs(
         own(token_ids_T),
         positions_RT=own(positions_T),
@@ -193,6 +198,7 @@ def _one_after_another(batch: Batch, rows: Ints, lengths: Ints, device: torch.de
         rows_R=rows,
         lengths_R=lengths,
         pieces=pieces,
+        experts_MLK=None if experts_TLK is None else own(experts_TLK)[0],
     )
 
 
@@ -201,13 +207,16 @@ def _side_by_side(batch: Batch, rows: Ints, lengths: Ints, device: torch.device)
     token_ids_RT = np.zeros((len(rows), width), dtype=np.int64)
     for place, (row, length) in enumerate(zip(rows.tolist(), lengths.tolist(), strict=True)):
         token_ids_RT[place, :length] = batch.rows[row].token_ids[:length]
+    starts_R = np.arange(len(rows)) * width
+    experts_TLK = recorded_experts(batch, rows, starts_R, lengths, token_ids_RT.size)
     return Inputs(
         torch.from_numpy(token_ids_RT).to(device),
         positions_RT=None,
         documents=None,
-        starts_R=np.arange(len(rows)) * width,
+        starts_R=starts_R,
         rows_R=rows,
         lengths_R=lengths,
+        experts_MLK=None if experts_TLK is None else torch.from_numpy(experts_TLK).to(device),
     )
 
 

@@ -15,6 +15,7 @@ from asyncrl.errors import ConfigError
 from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.packable import choose_packing
+from asyncrl.trainer.routing import Routing, compute_in_float32
 from asyncrl.trainer.sharding import Arithmetic, shard
 
 
@@ -38,16 +39,19 @@ class LanguageModel:
         device: torch.device,
         *,
         is_packed: bool,
+        replays_experts: bool = False,
         is_offloaded: bool = False,
     ) -> None:
         """Take a module as it is.
 
         Args:
             is_packed: it reads packed rows, and no padded ones.
+            replays_experts: tokens go to the experts that the server recorded, where it did.
             is_offloaded: the weights are on the CPU but within `at_hand`.
         """
         self.module, self.device, self.is_packed = module, device, is_packed
         self._is_offloaded = is_offloaded
+        self._routing = Routing(module) if replays_experts else None
         self._arithmetic = arithmetic
         self._predictors: Tensor | None = None
         head = module.get_output_embeddings()
@@ -91,6 +95,8 @@ class LanguageModel:
         """[M, V] that predict the trained tokens, those of them that this rank predicts."""
         assert (micro.inputs.documents is not None) == self.is_packed
         self._predictors = micro.predictors_M
+        if self._routing is not None:
+            self._routing.lead(micro.inputs.experts_MLK)
         try:
             with autocast(self.device, self._arithmetic):
                 logits_MV: Tensor = self.module(**micro.inputs.arguments()).logits[0]
@@ -126,6 +132,7 @@ def load_language_model(
     meshes: Meshes | None,
     packing: bool | None = None,
     gradient_checkpointing: bool = False,
+    replays_experts: bool = False,
     offload: bool = False,
     prepare: Callable[[PreTrainedModel], None] | None = None,
 ) -> LanguageModel:
@@ -137,6 +144,7 @@ def load_language_model(
         meshes: the ranks to split it over, or None.
         packing: read packed rows (True) or padded ones; None: packed ones where the model can.
         gradient_checkpointing: recompute activations in the backward pass.
+        replays_experts: send tokens to the experts that the server recorded, where it did.
         offload: keep the weights in CPU memory between passes; those of ranks that share them come layer by layer.
         prepare: what to do to the module before it is split and moved; it may put other layers in.
     Raises:
@@ -152,7 +160,14 @@ def load_language_model(
         shard(module, meshes, arithmetic, offload=offload)
     elif not offload:
         module.to(device)
-    return LanguageModel(module, arithmetic, device, is_packed=is_packed, is_offloaded=offload and meshes is None)
+    return LanguageModel(
+        module,
+        arithmetic,
+        device,
+        is_packed=is_packed,
+        replays_experts=replays_experts,
+        is_offloaded=offload and meshes is None,
+    )
 
 
 def read_model(path: Path, *, key: str = "model.path", gradient_checkpointing: bool = False) -> PreTrainedModel:
@@ -178,6 +193,7 @@ def read_model(path: Path, *, key: str = "model.path", gradient_checkpointing: b
         ) from error
     assert isinstance(module, PreTrainedModel)
     without_dropout(module)
+    compute_in_float32(module)
     module.train()
     if gradient_checkpointing:
         recompute_activations(module)

@@ -23,7 +23,7 @@ from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
 from asyncrl.trainer.nonfinite import NonFiniteTokens
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
-from asyncrl.trainer.policy_models import PolicyModels, load_models
+from asyncrl.trainer.policy_models import ModelSettings, PolicyModels, load_models
 from asyncrl.trainer.selection import select
 from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
@@ -32,7 +32,7 @@ from asyncrl.trainer.teacher_scores import distance_to_top, looks_at_top
 from weightsync.shard import LocalShard
 
 
-class PolicySettings(optim.Settings, Protocol):
+class PolicySettings(optim.Settings, ModelSettings, Protocol):
     """The part of ActorConfig that the policy reads."""
 
     @property
@@ -41,10 +41,6 @@ class PolicySettings(optim.Settings, Protocol):
     def ppo_mini_batches(self) -> int: ...
     @property
     def micro_batch_tokens(self) -> int: ...
-    @property
-    def packing(self) -> bool | None: ...
-    @property
-    def gradient_checkpointing(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -133,8 +129,7 @@ class Policy:
             arithmetic=arithmetic,
             ranks=ranks,
             wire_dtype=wire_dtype,
-            packing=settings.packing,
-            gradient_checkpointing=settings.gradient_checkpointing,
+            settings=settings,
             needs_reference=needs_reference(algorithm),
             offload_reference=offload_reference,
             lora=lora,

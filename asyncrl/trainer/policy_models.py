@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from transformers import PreTrainedModel
 
@@ -14,6 +15,17 @@ from asyncrl.trainer.model import LanguageModel, load_language_model
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.weights import Weights, WholeWeights
+
+
+class ModelSettings(Protocol):
+    """The part of ActorConfig that says how the model is run."""
+
+    @property
+    def packing(self) -> bool | None: ...
+    @property
+    def gradient_checkpointing(self) -> bool: ...
+    @property
+    def replay_experts(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -36,8 +48,7 @@ def load_models(
     arithmetic: Arithmetic,
     ranks: Ranks,
     wire_dtype: str | Mapping[str, str],
-    packing: bool | None,
-    gradient_checkpointing: bool,
+    settings: ModelSettings,
     needs_reference: bool,
     offload_reference: bool,
     lora: LoraConfig | None,
@@ -59,8 +70,9 @@ def load_models(
         arithmetic=arithmetic,
         device=ranks.device,
         meshes=ranks.meshes,
-        packing=packing,
-        gradient_checkpointing=gradient_checkpointing,
+        packing=settings.packing,
+        gradient_checkpointing=settings.gradient_checkpointing,
+        replays_experts=settings.replay_experts,
         prepare=adapt,
     )
     if adapted is not None:

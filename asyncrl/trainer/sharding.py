@@ -9,6 +9,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from transformers import PreTrainedModel
 
 from asyncrl.trainer.meshes import Meshes
+from asyncrl.trainer.routing import routers
 from asyncrl.trainer.tensor_parallel import split_products
 
 Arithmetic = Literal["float32", "bfloat16"]
@@ -32,15 +33,18 @@ def shard(module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload:
         param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
     )
     home = _home(meshes, offload=offload)
+    if arithmetic != "float32":
+        for _, router in routers(module):
+            shard_in_float32(router, meshes, offload=offload)
     for layer in decoder_layers(module):
         fully_shard(layer, mesh=meshes.shards, mp_policy=policy, offload_policy=home)
     fully_shard(module, mesh=meshes.shards, mp_policy=policy, offload_policy=home)
 
 
-def shard_in_float32(module: nn.Module, meshes: Meshes) -> None:
+def shard_in_float32(module: nn.Module, meshes: Meshes, *, offload: bool = False) -> None:
     """Split the parameters of a part that computes in float32 whatever is around it, before the whole is split."""
     policy = MixedPrecisionPolicy(cast_forward_inputs=False)
-    fully_shard(module, mesh=meshes.shards, mp_policy=policy, offload_policy=_home(meshes))
+    fully_shard(module, mesh=meshes.shards, mp_policy=policy, offload_policy=_home(meshes, offload=offload))
 
 
 def _home(meshes: Meshes, *, offload: bool = False) -> OffloadPolicy:

@@ -28,6 +28,7 @@ STANDS_FOR: dict[str, str] = {
     "Bounds": "TrainerConfig",
     "Course": "OptimizerConfig",
     "Epochs": "ActorConfig",
+    "ModelSettings": "ActorConfig",
     "PolicySettings": "ActorConfig",
     "Settings": "OptimizerConfig",
     "Retention": "CheckpointConfig",
