@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from asyncrl.trainer.parallel import OneRank
-from tests.support import policy_rank
+from tests.support import policy_rank, shared_rows
 from tests.support.split_rank import ARRANGEMENTS, SAVED, write_model
 from tests.support.two_ranks import close as close_to
 from tests.support.two_ranks import run_ranks
@@ -67,6 +67,17 @@ def test_a_checkpoint_of_products_and_parameters_split_goes_on_as_one_and_as_two
     alone = policy_rank.train(model_dir, tmp_path, OneRank(), 2, split[1] / SAVED / "checkpoints")
     close(alone["metrics"][0], expected)
     close(split[0][0]["resumed"]["metrics"][0], expected)
+
+
+def test_ranks_that_share_rows_take_the_other_steps_of_one_rank_too(model_dir, split):
+    """Losses of whole rows, activations that are made again, what is measured of logits, and a critic."""
+    shared = [rank["shared rows"] for rank in split[0]]
+    alone = shared_rows.facts(model_dir, OneRank(), 0, 1)
+    close(alone["metrics"], shared[0]["metrics"])
+    for name in ("squares", "values"):
+        assert shared[0][name] == shared[1][name]  # the ranks of one row
+        assert shared[2][name] == shared[3][name]
+        assert sorted(shared[0][name] + shared[2][name]) == pytest.approx(sorted(alone[name]), abs=1e-4)
 
 
 def test_a_checkpoint_holds_each_element_once(split):

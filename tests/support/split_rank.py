@@ -13,7 +13,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from asyncrl.config import Config, ParallelConfig, TrainerConfig
 from asyncrl.starter.model import build_tokenizer, save
 from asyncrl.trainer.parallel import ProcessGroup, open_ranks
-from tests.support import policy_rank
+from tests.support import policy_rank, shared_rows
 
 ARRANGEMENTS = {
     "fsdp 4": ParallelConfig(fsdp=4),
@@ -23,7 +23,7 @@ ARRANGEMENTS = {
     "cp 2 x tp 2": ParallelConfig(cp=2, tp=2),
     "tp 2": ParallelConfig(tp=2),
 }
-SAVED = "fsdp 2 x tp 2"
+SAVED, SHARED = "fsdp 2 x tp 2", "fsdp 2 x cp 2"
 
 
 def write_model(directory: Path) -> Path:
@@ -60,6 +60,8 @@ def main(model_dir: Path, out: Path) -> dict:
         if ranks.rank >= parallel.world:
             continue
         found[name] = policy_rank.train(model_dir, out / name, ranks)
+        if name == SHARED:
+            found["shared rows"] = shared_rows.facts(model_dir, ranks, ranks.place.data_rank, ranks.place.data_world)
         if parallel.world == 2:
             found["resumed"] = policy_rank.train(model_dir, out / "resumed", ranks, 2, out / SAVED / "checkpoints")
     ranks.close()
