@@ -15,6 +15,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from asyncrl.cluster.address import why_unreachable
 from asyncrl.cluster.base import ClusterSetup
 from asyncrl.cluster.bundles import Bundle, BundleGroup
 from asyncrl.cluster.keeper import Keeper
@@ -50,6 +51,8 @@ class RayMachines:
     """
 
     def __init__(self, address: str, run: str) -> None:
+        if why := why_unreachable(address):
+            raise _refused(address, why)
         try:
             ray.init(
                 address,
@@ -59,12 +62,7 @@ class RayMachines:
                 include_dashboard=False if address == LOCAL else None,
             )
         except (RayError, OSError, RuntimeError, ValueError) as error:
-            raise PreflightError(
-                f"no Ray cluster can be used at {address!r}: {error}. Start one with `ray start --head` on its first "
-                "machine and `ray start --address=HOST:6379` on the others, run this command on one of them, and give "
-                "the address as --ray-address, cluster.ray_address or RAY_ADDRESS; where it asks for a token, the file "
-                "of the head (~/.ray/auth_token) has to be on each."
-            ) from error
+            raise _refused(address, str(error)) from error
         self._reserved: dict[str, _Reserved] = {}
         self._actors: list[Any] = []
 
@@ -143,6 +141,15 @@ class RayMachines:
             ray.kill(self._actors.pop(), no_restart=True)
         while self._reserved:
             remove_placement_group(self._reserved.popitem()[1].placed)
+
+
+def _refused(address: str, why: str) -> PreflightError:
+    return PreflightError(
+        f"no Ray cluster can be used at {address!r}: {why.rstrip('.')}. Start one with `ray start --head` on its first "
+        "machine and `ray start --address=HOST:6379` on the others, run this command on one of them, and give the "
+        "address as --ray-address, cluster.ray_address or RAY_ADDRESS; where it asks for a token, the file of the head "
+        "(~/.ray/auth_token) has to be on each."
+    )
 
 
 def _reason(error: RayError) -> str:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from asyncrl.cluster.address import why_unreachable
 from asyncrl.config import Config
 from asyncrl.doctor.finding import Finding
 from asyncrl.errors import PreflightError
@@ -18,7 +19,6 @@ from weightsync.transport.tcp.sockets import listening
 
 BYTES_PER_WEIGHT = 12  # a checkpoint's float32 weight and the two moments of AdamW
 MIN_FREE_BYTES = 256 << 20
-CONNECT_S = 5.0
 
 
 def check_disk(config: Config) -> Iterator[Finding]:
@@ -114,15 +114,11 @@ def check_cluster(config: Config) -> Iterator[Finding]:
         fix = f"pip install 'asyncrl[{backend}]'"
         yield Finding("cluster", False, f"cluster.backend = {backend}, and its package is not installed", fix)
         return
-    host, _, port = (address or "").rpartition(":")
-    if not host or not port.isdigit():
-        yield Finding("cluster", True, f"{backend} at {address or 'RAY_ADDRESS or on this machine'} gives devices out")
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except (OSError, OverflowError) as error:
+    if address is None:
+        yield Finding("cluster", True, f"{backend} at RAY_ADDRESS, or on this machine, gives devices out")
+    elif why := why_unreachable(address):
         fix = "Start `ray start --head` there, or correct cluster.ray_address."
-        yield Finding("cluster", False, f"nobody answers at cluster.ray_address = {address}: {error}", fix)
+        yield Finding("cluster", False, f"cluster.ray_address = {address}: {why}", fix)
     else:
         yield Finding("cluster", True, f"{backend} at {address} gives devices out")
 

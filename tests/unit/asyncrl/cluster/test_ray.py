@@ -1,0 +1,74 @@
+"""What becomes of Ray's answers and errors; a real Ray is in tests/e2e/test_ray.py."""
+
+import socket
+from typing import Any
+
+import pytest
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+from asyncrl.cluster.address import why_unreachable
+from asyncrl.cluster.machines import CallLost, KeeperLost, Unanswered
+from asyncrl.cluster.ray import RayMachines
+from asyncrl.errors import PreflightError
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> RayMachines:
+    """Of a Ray that is not there; calls are what they answer, or the error that they raise."""
+
+    def get(call: Any) -> Any:
+        if isinstance(call, BaseException):
+            raise call
+        return call
+
+    monkeypatch.setattr(ray, "init", lambda *_, **__: None)
+    monkeypatch.setattr(ray, "wait", lambda calls, timeout: ([], calls) if calls == ["late"] else (calls, []))
+    monkeypatch.setattr(ray, "get", get)
+    return RayMachines("local", "demo")
+
+
+def test_an_answer_is_given_and_one_that_is_not_there_is_no_wait(machines: RayMachines) -> None:
+    assert machines.answer((0, "")) == (0, "")
+    with pytest.raises(Unanswered):
+        machines.answer("late")
+
+
+def test_an_actor_that_died_is_lost_in_rays_words_without_its_ids(machines: RayMachines) -> None:
+    """B186: its error is not hidden, and not 200 lines."""
+    error = ActorDiedError()
+    error.error_msg = "The actor died.\n\tclass_name: RayKeeper\n\tpid: 12\nIts node was marked dead."
+    with pytest.raises(KeeperLost) as caught:
+        machines.answer(error)
+    assert "class_name" not in str(caught.value)
+    assert len(str(caught.value)) <= 500
+
+
+def test_a_call_that_did_not_get_through_is_made_again(machines: RayMachines) -> None:
+    with pytest.raises(CallLost):
+        machines.answer(ActorUnavailableError("try again", b"\0" * 16))
+
+
+def test_a_bug_of_a_keeper_is_raised_as_it_is(machines: RayMachines) -> None:
+    with pytest.raises(RayTaskError):
+        machines.answer(RayTaskError("poll", "a trace", ValueError("a bug")))
+
+
+def test_an_address_where_nobody_is_is_refused_at_once() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(PreflightError, match=rf"no Ray cluster can be used at '{address}'.*ray start --head"):
+            RayMachines(address, "demo")
+        listener.listen()
+        assert why_unreachable(address) is None
+        assert why_unreachable(f"ray://{address}") is None
+
+
+@pytest.mark.parametrize("address", ["auto", "local"])
+def test_a_word_is_no_address(address: str) -> None:
+    assert why_unreachable(address) is None
+
+
+def test_a_port_that_is_no_port_is_said() -> None:
+    assert "no address" in str(why_unreachable("10.0.0.4:99999"))
