@@ -6,9 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from asyncrl.config import Config, ModelConfig
+from asyncrl.trainer.export import export_checkpoint
 from asyncrl.trainer.parallel import OneRank
 from tests.support import policy_rank, shared_rows
-from tests.support.split_rank import ARRANGEMENTS, SAVED, write_model
+from tests.support.split_rank import ARRANGEMENTS, EXPERTS, SAVED, write_model
+from tests.support.tiny_moe import NUM_EXPERTS, write_tiny_moe
 from tests.support.two_ranks import close as close_to
 from tests.support.two_ranks import run_ranks
 
@@ -17,7 +20,9 @@ close = partial(close_to, rel=2e-3)
 
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
-    return write_model(tmp_path_factory.mktemp("tiny") / "model")
+    directory = tmp_path_factory.mktemp("tiny")
+    write_tiny_moe(directory / EXPERTS)
+    return write_model(directory / "model")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,25 @@ def test_ranks_that_share_rows_take_the_other_steps_of_one_rank_too(model_dir, s
         assert shared[0][name] == shared[1][name]  # the ranks of one row
         assert shared[2][name] == shared[3][name]
         assert sorted(shared[0][name] + shared[2][name]) == pytest.approx(sorted(alone[name]), abs=1e-4)
+
+
+def test_a_model_with_experts_trains_like_on_one_rank_and_is_published_under_its_names(model_dir, split, tmp_path):
+    """Five experts on two ranks that share parameters: three and two; ranks that share products hold them all."""
+    alone = policy_rank.train(model_dir.with_name(EXPERTS), tmp_path, OneRank())
+    ranks = [rank["experts"] for rank in split[0]]
+    for expected, found in zip(alone["metrics"], ranks[0]["metrics"], strict=True):
+        close(expected, found)
+    assert all(rank["digests"] == ranks[0]["digests"] for rank in ranks)
+    assert ranks[0]["digests"][-1] == ranks[0]["exported"]
+    single, whole = (load_file(path / "export" / "model.safetensors") for path in (tmp_path, split[1] / EXPERTS))
+    assert single.keys() == whole.keys() == load_file(model_dir.with_name(EXPERTS) / "model.safetensors").keys()
+    assert f"model.layers.2.mlp.experts.{NUM_EXPERTS - 1}.up_proj.weight" in whole
+    for name, tensor in single.items():
+        torch.testing.assert_close(tensor.float(), whole[name].float(), atol=2e-2, rtol=0, msg=name)
+    exported = export_checkpoint(
+        split[1] / EXPERTS / "checkpoints", Config(model=ModelConfig(path=model_dir.with_name(EXPERTS))), tmp_path / "x"
+    )
+    assert load_file(exported / "model.safetensors").keys() == whole.keys()
 
 
 def test_a_checkpoint_holds_each_element_once(split):

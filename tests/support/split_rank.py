@@ -1,6 +1,7 @@
 """A rank of four that trains in one arrangement after the other: python -m tests.support.split_rank.
 
-Arguments: model directory, output directory. Its last line is what it found in each that it was part of.
+Arguments: model directory, beside which is one of a model with experts, and output directory. Its last line is what it
+found in each that it was part of.
 """
 
 import json
@@ -24,6 +25,8 @@ ARRANGEMENTS = {
     "tp 2": ParallelConfig(tp=2),
 }
 SAVED, SHARED = "fsdp 2 x tp 2", "fsdp 2 x cp 2"
+EXPERTS = "experts"
+"""Name of the directory, beside the model's, of a model with experts."""
 
 
 def write_model(directory: Path) -> Path:
@@ -62,6 +65,8 @@ def main(model_dir: Path, out: Path) -> dict:
         found[name] = policy_rank.train(model_dir, out / name, ranks)
         if name == SHARED:
             found["shared rows"] = shared_rows.facts(model_dir, ranks, ranks.place.data_rank, ranks.place.data_world)
+        if name == SAVED:
+            found["experts"] = policy_rank.train(model_dir.with_name(EXPERTS), out / EXPERTS, ranks)
         if parallel.world == 2:
             found["resumed"] = policy_rank.train(model_dir, out / "resumed", ranks, 2, out / SAVED / "checkpoints")
     ranks.close()

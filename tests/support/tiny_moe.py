@@ -12,7 +12,7 @@ from asyncrl.starter.model import build_tokenizer, save
 from asyncrl.trainer.routing import COLUMN
 from buffer import Group
 
-NUM_EXPERTS, TOP_K = 6, 2
+NUM_EXPERTS, TOP_K = 5, 2
 
 
 def write_tiny_moe(directory: Path) -> Path:
