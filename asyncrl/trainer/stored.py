@@ -77,8 +77,10 @@ def stored_tensors(module: PreTrainedModel, named: Mapping[str, Tensor]) -> list
 
 def stored_tensors_of(directory: Path) -> list[StoredTensor]:
     """As `stored_tensors`, of all parameters of a model directory; no weight is read."""
+    config = AutoConfig.from_pretrained(directory, local_files_only=True)
     with torch.device("meta"):
-        module = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory, local_files_only=True))
+        # A dtype of the directory would be the process's default while the model is made, also for other threads.
+        module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     return stored_tensors(module, dict(module.named_parameters()))
 
 
