@@ -16,16 +16,21 @@ from dataclasses import dataclass, field
 
 from asyncrl import waits
 from asyncrl.errors import ServerError, WaitTimeout
+from asyncrl.inference.batching import MAX_TOKENS
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import FellAsleep, MalformedAnswer, ServerUnavailable
 from asyncrl.inference.member import Member
 from asyncrl.inference.placing import Placing
 from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.session import Session
+from asyncrl.inference.spreading import leaving
 from asyncrl.report.speeds import Served, Speeds, count
 from buffer import Span
 from buffer.versions import label
 from weightsync.acks import Ack, serving
+
+__all__ = ["WAIT", "Fleet", "FleetLimits", "Generated", "Session"]
 
 WAIT = "worker waits for a server at its version"
 RECHECK_S = 1.0
@@ -43,12 +48,15 @@ class FleetLimits:
         server_wait_s: seconds an episode waits for a server that it may use.
         max_version_skew: versions behind head at which a server is left out; None: never.
         cache_by_version: keep prefix caches of different versions apart.
+        rows: requests of this fleet that a server decodes at once; others wait there, and are sent elsewhere when a
+            server comes that has room. None: they stay.
     """
 
     request_timeout_s: float
     server_wait_s: float = 3600.0
     max_version_skew: int | None = None
     cache_by_version: bool = True
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +70,10 @@ class Generated:
     server: str
 
 
-@dataclass(slots=True)
-class Session:
-    """Keeps the requests of one episode on one server while that is possible, for its prefix cache.
-
-    Attributes:
-        server: where the last request was sent.
-        in_flight: the server and the id of the request that is there now; None: nothing is to be had back.
-        only: name of the one server that they may go to; None: any.
-    """
-
-    server: str | None = None
-    in_flight: tuple[Member, str] | None = None
-    only: str | None = None
+def _any(version: int) -> bool:
+    """For who may start on any version."""
+    del version
+    return True
 
 
 @dataclass(slots=True)
@@ -94,6 +93,8 @@ class Fleet:
         self._placing = Placing(board)
         self._lagging: frozenset[str] = frozenset()
         self._waiters = _Waiters()
+        self._asked: dict[str, Session] = {}
+        self._cuts: set[asyncio.Task[None]] = set()
         self.spared: str | None = None
         """Name of a server that requests which may go elsewhere leave to those that may not."""
         self.speeds = Speeds()
@@ -118,6 +119,7 @@ class Fleet:
         for name, member in list(self._servers.items()):
             if name not in acks or acks[name].url != member.ack.url:
                 await self._servers.pop(name).close()
+        before = {name: member.ack.state for name, member in self._servers.items()}
         for name, ack in acks.items():
             if name in self._servers:
                 self._servers[name].acknowledged(ack)
@@ -125,6 +127,19 @@ class Fleet:
                 self._servers[name] = Member(name, ack, self._make_client(ack.url), self._changed)
             self._placing.acknowledged(ack)
         self._changed()
+        if any(ack.state == "serving" != before.get(name) for name, ack in acks.items()):
+            self._spread()
+
+    def _spread(self) -> None:
+        """Ask for what waits at full servers, the newest first, if others have room: it is sent there then."""
+        if self._limits.rows is None:
+            return
+        able = [s for s in self._servers.values() if s.name != self.spared and self._objection(s, _any, None) is None]
+        for session in leaving(able, self._limits.rows, self._asked.values()):
+            session.server = None
+            cut = asyncio.create_task(self.cut(session))
+            self._cuts.add(cut)
+            cut.add_done_callback(self._cuts.discard)
 
     def _changed(self) -> None:
         self._waiters.changed.set()
@@ -168,6 +183,8 @@ class Fleet:
         extra_key = label(ack.version) if self._limits.cache_by_version else None
         rid = server.client.next_rid()
         session.in_flight = (server, rid)
+        if sampling.max_new_tokens > MAX_TOKENS:  # shorter ones share a request, which comes back as a whole
+            self._asked[rid] = session
         start_s, before_s = time.monotonic(), server.in_flight_s(+1)
         try:
             async with server.awake():
@@ -185,6 +202,7 @@ class Fleet:
         finally:
             after_s, seconds = server.in_flight_s(-1), max(time.monotonic() - start_s, 1e-9)
             session.in_flight = None
+            self._asked.pop(rid, None)
         server.answered()
         count(self.speeds.served, Served(1, len(answer.token_ids), seconds, (after_s - before_s) / seconds))
         return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
@@ -211,7 +229,7 @@ class Fleet:
         """Requests of this worker by server."""
         return {server.name: server.num_in_flight for server in self._servers.values()}
 
-    def why(self, may_start_on: Callable[[int], bool] = lambda version: True, only: str | None = None) -> str:
+    def why(self, may_start_on: Callable[[int], bool] = _any, only: str | None = None) -> str:
         """Why no server qualifies, one reason for each."""
         if not self._servers:
             return "no server has acknowledged a version; is serve-rollout running, and what do its hosts' logs say?"

@@ -47,6 +47,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     limits = FleetLimits(
         request_timeout_s=config.inference.request_timeout_s,
         max_version_skew=config.weightsync.max_version_skew,
+        rows=max(1, config.inference.max_running_requests // rollout.workers),
     )
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary), limits)
     rewards = reward_pool(rollout.reward)

@@ -13,7 +13,7 @@ from pathlib import Path
 from scripts.benches.trainer_cases.scenes import Scene, make
 from scripts.benches.whole_runs import Run, run
 
-LONG = Scene("long", max_new_tokens=256, mean_lengths=(float("inf"),) * 10)
+LONG = Scene("long", max_new_tokens=192, mean_lengths=(float("inf"),) * 10)
 """Answers that are cut at the limit."""
 ROWS = 4
 """Rows that a server decodes at once."""
@@ -22,7 +22,7 @@ WARM_STEPS = 3  # a switch is measured in them, and servers start
 SCRIPTS = Path(__file__).resolve().parents[1] / "peers"
 
 
-def measure(home: Path, *, steps: int = 16, repeats: int = 3) -> dict[str, float | None]:
+def measure(home: Path, *, steps: int = 12, repeats: int = 3) -> dict[str, float | None]:
     """Wall seconds of a run that lends over those of one that does not, and what lies behind them.
 
     Args:
