@@ -15,7 +15,9 @@ from transformers import PreTrainedModel
 
 from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import ConfigError
+from asyncrl.trainer.routing import routers
 from asyncrl.trainer.sharding import Arithmetic
+from asyncrl.trainer.stored import stored_tensors
 from weightsync.adapter_layout import DOWN, UP
 from weightsync.low_rank import add_product
 from weightsync.manifest import Manifest
@@ -153,22 +155,27 @@ def target_layers(module: PreTrainedModel, targets: str | Sequence[str]) -> list
     )
 
 
-def hold_as_stored(module: nn.Module, arithmetic: Arithmetic, wire: str | Mapping[str, str]) -> None:
+def hold_as_stored(module: PreTrainedModel, arithmetic: Arithmetic, wire: str | Mapping[str, str]) -> None:
     """Hold frozen parameters in bfloat16 where the forward pass and the model's directory have them so: no bit is lost.
 
-    Without a gradient nothing is ever added to them that would need float32.
+    Without a gradient nothing is ever added to them that would need float32. A stack of experts is held so if all of
+    its experts are stored so; routers compute in float32.
     """
     if arithmetic != "bfloat16":
         return
-    for name, parameter in module.named_parameters():
-        stored = wire if isinstance(wire, str) else wire.get(own_name(name))
-        if stored == "bfloat16" and not parameter.requires_grad:
+    frozen = frozen_parameters(module)
+    dtypes: dict[str, set[str | None]] = {}
+    for tensor in stored_tensors(module, frozen):
+        dtypes.setdefault(tensor.parameter, set()).add(wire if isinstance(wire, str) else wire.get(tensor.name))
+    in_float32 = {parameter for _, router in routers(module) for parameter in router.parameters()}
+    for name, parameter in frozen.items():
+        if dtypes.get(name) == {"bfloat16"} and parameter not in in_float32:
             parameter.data = parameter.data.to(torch.bfloat16)
 
 
-def own_name(name: str) -> str:
-    """The name that a parameter of the frozen model has in the model's directory."""
-    return name.replace(FROZEN, ".")
+def frozen_parameters(module: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """What the model is without its adapter, tied ones once, by the names that it has without one."""
+    return {name.replace(FROZEN, "."): p for name, p in module.named_parameters() if not p.requires_grad}
 
 
 def merged_tensors(model_dir: Path, adapter: Mapping[str, Tensor], scale: float) -> Iterator[tuple[str, Tensor]]:

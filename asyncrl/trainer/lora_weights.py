@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from asyncrl.errors import CheckpointError
-from asyncrl.trainer.lora import NAME, AdaptedLayer, Adapter, own_name
+from asyncrl.errors import CheckpointError, ConfigError
+from asyncrl.trainer.lora import NAME, AdaptedLayer, Adapter, frozen_parameters
 from asyncrl.trainer.model import LanguageModel
 from asyncrl.trainer.stored import parts_of, stored_tensors
 from asyncrl.trainer.weights import Wire, stored_buffers
@@ -26,11 +26,21 @@ class AdapterWeights:
     """A module of which the adapter alone is trained."""
 
     def __init__(self, module: PreTrainedModel, adapter: Adapter, *, travels_alone: bool = False) -> None:
-        """`travels_alone`: servers get A and B and add them to the model themselves; else they get the sums."""
+        """`travels_alone`: servers get A and B and add them to the model themselves; else they get the sums.
+
+        Raises:
+            ConfigError: the model's directory has a layer of the adapter under another name, or as part of a tensor.
+        """
         self._module, self.adapter = module, adapter
         self._travels_alone = travels_alone
-        self._frozen = {own_name(n): p for n, p in module.named_parameters() if not p.requires_grad}
+        self._frozen = frozen_parameters(module)
         self._stored = stored_tensors(module, self._frozen)
+        whole = {tensor.name for tensor in self._stored if tensor.box is None and tensor.name == tensor.parameter}
+        if other := next((layer for layer in adapter.layers if f"{layer}.weight" not in whole), None):
+            raise ConfigError(
+                f"lora.target_modules reaches {other}, whose weight is no tensor of its own in the model's directory: "
+                "nobody who reads the directory could add the adapter to it. Name other layers."
+            )
 
     def trained(self) -> dict[str, nn.Parameter]:
         """A and B of every layer."""

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from asyncrl.config import Config, InferenceConfig, LoraConfig
 from asyncrl.doctor.software import check_versions
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.metric_names import renamed
 from tests.support.plain_logprobs import plain_logprobs
-from tests.support.tiny_policy import make_batch, make_groups, make_policy, train
+from tests.support.tiny_policy import VOCABULARY, make_batch, make_groups, make_policy, train
 from weightsync.buckets import BucketPlan
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
@@ -148,6 +148,40 @@ def test_bfloat16_arithmetic_holds_frozen_weights_as_they_are_stored(model_dir, 
     batch = make_batch(full, groups)
     start = make_adapted(model_dir, arithmetic="bfloat16").logprobs(batch)
     torch.testing.assert_close(start, full.logprobs(batch), atol=0.2, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def experts_dir(tmp_path_factory):
+    """A Qwen3 with experts, which transformers holds as stacks and directories as matrices, in bfloat16 words."""
+    torch.manual_seed(0)
+    model = Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            intermediate_size=24,
+            moe_intermediate_size=8,
+            num_experts=4,
+            num_experts_per_tok=2,
+        )
+    )
+    model.to(torch.bfloat16).save_pretrained(directory := tmp_path_factory.mktemp("experts"))
+    return directory
+
+
+def test_experts_stay_frozen_as_they_are_stored_beside_adapters_of_the_rest(experts_dir):
+    manifest = Manifest.from_model_dir(experts_dir, "bfloat16")
+    policy = make_adapted(experts_dir, arithmetic="bfloat16")
+    stacks = [p for name, p in policy.model.module.named_parameters() if "experts" in name]
+    assert {(stack.dtype, stack.requires_grad) for stack in stacks} == {(torch.bfloat16, False)}
+    train(policy, make_batch(policy, make_groups(experts_dir, 2, 3)))
+    words, stored = words_of(policy, experts_dir), ModelDir(experts_dir)
+    assert words.keys() == manifest.by_name.keys()
+    changed = {name for name in words if (words[name] != stored.words(name)).any()}
+    assert {name.split(".")[-2] for name in changed} == {"q_proj", "k_proj", "v_proj", "o_proj"}
 
 
 def test_recomputing_activations_changes_no_gradient(model_dir, groups):
