@@ -229,6 +229,9 @@ class TrainerConfig(Section):
     stop_grace_s: float = Field(120.0, gt=0)
     """Seconds from a stop (a signal, `asyncrl stop`) to the end of every rank. A step that would not leave time for a
     checkpoint is left, and its groups are given back; then the run goes on from the newest checkpoint."""
+    engine: Literal["fsdp2"] = "fsdp2"
+    """Who reads models, splits them over ranks and runs them: fsdp2, which takes any causal language model of
+    transformers."""
     parallel: ParallelConfig = ParallelConfig()
     """Ranks."""
     checkpoint: CheckpointConfig = CheckpointConfig()

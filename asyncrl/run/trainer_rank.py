@@ -85,6 +85,7 @@ async def _train(
         steps=config.trainer.steps - config.critic.steps_before_policy,
         wire_dtype=manifest.dtypes,
         ranks=ranks,
+        engine=config.trainer.engine,
     )
     served = open_served(config, policy, manifest, ranks)
     # Beside the first prompts: the first version with changes would wait for it.
@@ -135,6 +136,7 @@ def load_critic(config: Config, algorithm: Algorithm, ranks: Ranks) -> Critic | 
         arithmetic=config.model.dtype,
         steps=config.trainer.steps,
         ranks=ranks,
+        engine=config.trainer.engine,
     )
 
 

@@ -17,14 +17,14 @@ from asyncrl.config.critic import CriticConfig
 from asyncrl.errors import NumericsError
 from asyncrl.metrics.phases import phase
 from asyncrl.trainer.batch import Batch, Ints
+from asyncrl.trainer.engine import open_engine
 from asyncrl.trainer.micro_batch import MicroBatch
+from asyncrl.trainer.models import Arithmetic, ValueModule
 from asyncrl.trainer.optimizer import GuardedAdamW
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
-from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
-from asyncrl.trainer.value_model import ValueModel, load_value_model
 
 
 class Epochs(Protocol):
@@ -46,7 +46,7 @@ class Critic:
 
     def __init__(
         self,
-        model: ValueModel,
+        model: ValueModule,
         algorithm: Algorithm,
         config: CriticConfig,
         epochs: Epochs,
@@ -66,7 +66,7 @@ class Critic:
         self._clip, self._lam, self._epochs = config.clip, config.lam, epochs.ppo_epochs
         self._steps_before_policy = config.steps_before_policy
         self.optimizer = GuardedAdamW(
-            list(model.parameters()),
+            [parameter for _, parameter in model.named_parameters()],
             config,
             section="critic",
             total_steps=steps * epochs.ppo_epochs * epochs.ppo_mini_batches,
@@ -86,19 +86,21 @@ class Critic:
         arithmetic: Arithmetic,
         steps: int,
         ranks: Ranks,
+        engine: str = "fsdp2",
     ) -> "Critic":
         """Read critic.path, or else the policy's directory `model_path`.
 
+        Args:
+            engine: row of engine.ENGINES.
         Raises:
             ConfigError: the directory holds no causal language model that transformers can read, or one that cannot
                 read packed rows and should.
         """
-        model = load_value_model(
+        model = open_engine(engine).load_critic(
             model_path if config.path is None else config.path,
             key="model.path" if config.path is None else "critic.path",
             arithmetic=arithmetic,
-            device=ranks.device,
-            meshes=ranks.meshes,
+            ranks=ranks,
             packing=config.packing,
             gradient_checkpointing=config.gradient_checkpointing,
         )

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from asyncrl.config.lora import LoraConfig
 from asyncrl.errors import ConfigError
+from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.routing import routers
-from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.stored import stored_tensors
 from weightsync.adapter_layout import DOWN, UP
 from weightsync.low_rank import add_product

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from asyncrl.errors import CheckpointError, ConfigError
 from asyncrl.trainer.lora import NAME, AdaptedLayer, Adapter, frozen_parameters
-from asyncrl.trainer.model import LanguageModel
+from asyncrl.trainer.models import Model
 from asyncrl.trainer.stored import parts_of, stored_tensors
 from asyncrl.trainer.weights import Wire, stored_buffers
 from weightsync.adapter_layout import UP
@@ -64,7 +64,7 @@ class AdapterWeights:
             for shard in shards
         ]
 
-    def reference(self, model: LanguageModel) -> AbstractContextManager[None]:
+    def reference(self, model: Model) -> AbstractContextManager[None]:
         """The same model without its adapter: no second one is in memory."""
         del model
         return self.adapter.off()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,19 +13,10 @@ from asyncrl.algorithms.logprobs import entropy, token_logprobs
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.micro_batch import MicroBatch
+from asyncrl.trainer.models import Arithmetic, TokenOutputs
 from asyncrl.trainer.packable import choose_packing
 from asyncrl.trainer.routing import Routing, compute_in_float32
-from asyncrl.trainer.sharding import Arithmetic, shard
-
-
-@dataclass(frozen=True)
-class TokenOutputs:
-    """What the model says about the N trained tokens of a micro-batch: logprobs and entropies, [N] float32, nats, and
-    what else was measured."""
-
-    logprobs_N: Tensor
-    entropies_N: Tensor
-    measured_N: Tensor | None = None
+from asyncrl.trainer.sharding import shard
 
 
 class LanguageModel:

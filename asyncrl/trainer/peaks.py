@@ -2,7 +2,7 @@
 
 import torch
 
-from asyncrl.trainer.sharding import Arithmetic
+from asyncrl.trainer.models import Arithmetic
 
 BFLOAT16_TFLOPS: tuple[tuple[str, float], ...] = (
     # Names as the driver gives them, longer ones before what they begin with. Dense products, without sparsity.

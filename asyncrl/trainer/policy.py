@@ -16,16 +16,16 @@ from asyncrl.errors import NumericsError
 from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.columns import needs_reference
+from asyncrl.trainer.engine import ModelSettings, PolicyModels, open_engine
 from asyncrl.trainer.flops import count_flops
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
+from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.nonfinite import NonFiniteTokens
 from asyncrl.trainer.parallel import Ranks
 from asyncrl.trainer.passes import Passes, pick
-from asyncrl.trainer.policy_models import ModelSettings, PolicyModels, load_models
 from asyncrl.trainer.selection import select
-from asyncrl.trainer.sharding import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from asyncrl.trainer.teacher_scores import distance_to_top, looks_at_top
@@ -112,6 +112,7 @@ class Policy:
         offload_reference: bool = False,
         lora: LoraConfig | None = None,
         seed: int = 0,
+        engine: str = "fsdp2",
     ) -> "Policy":
         """Read the model directory `path`, twice if the algorithm compares with a reference model of its own.
 
@@ -120,11 +121,12 @@ class Policy:
             lora: an adapter to train in place of all weights, if its rank is above 0; the reference is then the model
                 without it.
             seed: of a new adapter.
+            engine: row of engine.ENGINES.
         Raises:
             ConfigError: the directory holds no causal language model that transformers can read, or one that cannot
                 read packed rows and should; or the adapter cannot be made or read.
         """
-        models = load_models(
+        models = open_engine(engine).load_policy(
             path,
             arithmetic=arithmetic,
             ranks=ranks,

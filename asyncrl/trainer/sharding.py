@@ -1,7 +1,6 @@
 """How a module is split over the ranks that share its parameters."""
 
 import warnings
-from typing import Literal
 
 import torch
 from torch import nn
@@ -9,10 +8,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from transformers import PreTrainedModel
 
 from asyncrl.trainer.meshes import Meshes
+from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.routing import routers
 from asyncrl.trainer.tensor_parallel import split_products
-
-Arithmetic = Literal["float32", "bfloat16"]
 
 
 def shard(module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload: bool = False) -> None:

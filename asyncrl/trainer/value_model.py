@@ -10,8 +10,9 @@ from asyncrl.errors import ConfigError
 from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.micro_batch import Inputs
 from asyncrl.trainer.model import autocast, read_model
+from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.packable import choose_packing
-from asyncrl.trainer.sharding import Arithmetic, shard, shard_in_float32
+from asyncrl.trainer.sharding import shard, shard_in_float32
 
 
 class ValueModel(nn.Module):

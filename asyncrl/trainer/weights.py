@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from asyncrl.errors import CheckpointError
-from asyncrl.trainer.model import LanguageModel
+from asyncrl.trainer.models import Model
 from asyncrl.trainer.stored import parts_of, stored_tensors
 from weightsync.shard import LocalShard, shards_of
 
@@ -31,7 +31,7 @@ class Weights(Protocol):
         """Shapes of the tensors that travel, by name, where it is an adapter alone; None: the model's own do."""
         ...
 
-    def reference(self, model: LanguageModel) -> AbstractContextManager[None]:
+    def reference(self, model: Model) -> AbstractContextManager[None]:
         """Within it `model`, which the policy takes for its reference, is at hand as version 0 was."""
         ...
 
@@ -67,7 +67,7 @@ class WholeWeights:
         """None."""
         return None
 
-    def reference(self, model: LanguageModel) -> AbstractContextManager[None]:
+    def reference(self, model: Model) -> AbstractContextManager[None]:
         """A model of its own, brought to the device if it is offloaded."""
         return model.at_hand()
 

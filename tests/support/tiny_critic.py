@@ -7,7 +7,7 @@ from asyncrl.config import ActorConfig, AlgorithmConfig, CriticConfig
 from asyncrl.trainer.critic import Critic
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.parallel import OneRank, Ranks
-from asyncrl.trainer.sharding import Arithmetic
+from asyncrl.trainer.models import Arithmetic
 from tests.support.tiny_policy import make_policy
 
 

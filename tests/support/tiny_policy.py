@@ -16,7 +16,7 @@ from asyncrl.trainer.batch import Batch, build
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.parallel import OneRank, Ranks, mini_batches
 from asyncrl.trainer.policy import Policy
-from asyncrl.trainer.sharding import Arithmetic
+from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
