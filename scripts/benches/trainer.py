@@ -7,16 +7,23 @@ vs_trl_fixed, vs_trl_heavy_tail   samples a second of separate_async (rollout cl
                                   rate; median of each turn's ratio
 steps_to_reward_over_trl          steps until the mean reward of ten steps is 0.9, from random weights, ours by TRL's:
                                   the mean over seeds
+stall_share_fixed, _heavy_tail    share of the trainer's time in those runs in which it waited
+ranks2_over_1                     tokens a second of two ranks (FSDP2 over gloo) by those of one, 4 M parameters
+packed_over_padded                CPU seconds of a step on padded rows by those on packed ones, heavy-tailed lengths
+async_checkpoint_step_share       what a checkpoint in every step adds to a step that it is written beside
+lend_wall_ratio                   wall seconds of a generation-bound run with lending by those without, a core a device
+resume                            40 steps, again, and 20 + SIGKILL + resume: names of what differs, to be none
 The parts that need TRL run with --peers only. Wall seconds on an otherwise idle machine; each part says what it is.
 """
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from scripts.benches.trainer_cases import peer
+from scripts.benches.trainer_cases import checkpoints, lending, packing, peer, ranks, resume
 from scripts.benches.trainer_cases.scenes import FIXED, HEAVY_TAIL, REWARD, make
 
 Figures = dict[str, float | None]
@@ -46,7 +53,43 @@ def run_reward(options: argparse.Namespace) -> Figures:
     return figures
 
 
-PARTS: dict[str, Callable[[argparse.Namespace], Figures]] = {"trl": run_trl, "reward": run_reward}
+def run_ranks(options: argparse.Namespace) -> Figures:
+    """Two ranks against one."""
+    return dict(ranks.compare(HOME, options.repeats, steps=4))
+
+
+def run_packing(options: argparse.Namespace) -> Figures:
+    """Packed rows against padded ones."""
+    return packing.measure(turns=options.repeats + 2)
+
+
+def run_checkpoints(options: argparse.Namespace) -> Figures:
+    """Checkpoints beside steps."""
+    return dict(checkpoints.measure(turns=4 * options.repeats))
+
+
+def run_lending(options: argparse.Namespace) -> Figures:
+    """Runs with and without lending."""
+    return lending.measure(HOME, repeats=options.repeats)
+
+
+def run_resume(options: argparse.Namespace) -> Figures:
+    """A killed run against a straight one."""
+    del options
+    found = resume.measure()
+    print(f"resume: {found}", file=sys.stderr)
+    return {f"resume_{name}": float(len(found[name])) for name in ("again_differs", "resumed_differs")}
+
+
+PARTS: dict[str, Callable[[argparse.Namespace], Figures]] = {
+    "trl": run_trl,
+    "reward": run_reward,
+    "ranks": run_ranks,
+    "packing": run_packing,
+    "checkpoints": run_checkpoints,
+    "lending": run_lending,
+    "resume": run_resume,
+}
 NEED_PEERS = ("trl", "reward")
 
 

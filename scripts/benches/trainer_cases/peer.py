@@ -24,12 +24,14 @@ AVERAGED = 10
 
 @dataclass(frozen=True)
 class Training:
-    """What one run of either program showed: seconds of its steps, samples and tokens of a step, rewards by step."""
+    """What one run of either program showed: seconds of its steps, samples and tokens of a step, rewards by step, and
+    the share of its steps' time in which the trainer waited, where that is known."""
 
     steps_s: list[float]
     samples: int
     tokens: float
     rewards: list[float]
+    stall_share: float = 0.0
 
     @property
     def samples_per_s(self) -> float:
@@ -78,6 +80,7 @@ def ours(scene: Scene, directory: Path, steps: int, *overrides: str) -> Training
         scene.prompts * scene.group,
         tokens,
         [float(line["critic/rewards/mean"]) for line in lines],
+        found.summary["stall_share"],
     )
 
 
@@ -105,19 +108,22 @@ def fastest_threads(directory: Path) -> int:
 def compare_speed(scene: Scene, directory: Path, *, our_steps: int, trl_steps: int, repeats: int) -> dict[str, float]:
     """Medians over turns of samples a second, and of the ratio within each turn."""
     threads = fastest_threads(directory)
-    pairs = []
+    pairs, stalls = [], []
     for _ in range(repeats):
         peer, own = trl(directory, trl_steps, threads), ours(scene, directory, our_steps)
         pairs.append((own.samples_per_s, peer.samples_per_s))
+        stalls.append(own.stall_share)
         print(
             f"{scene.name}: ours {own.samples_per_s:.1f} samples/s ({own.tokens / own.samples:.1f} tokens each), TRL "
-            f"{peer.samples_per_s:.1f} ({peer.tokens / peer.samples:.1f}), {threads} threads",
+            f"{peer.samples_per_s:.1f} ({peer.tokens / peer.samples:.1f}), {threads} threads; ours stalled "
+            f"{own.stall_share:.0%} of its steps",
             file=sys.stderr,
         )
     return {
         f"ours_samples_per_s_{scene.name}": round(statistics.median(own for own, _ in pairs), 2),
         f"trl_samples_per_s_{scene.name}": round(statistics.median(peer for _, peer in pairs), 2),
         f"vs_trl_{scene.name}": round(statistics.median(own / peer for own, peer in pairs), 3),
+        f"stall_share_{scene.name}": round(statistics.median(stalls), 3),
     }
 
 
