@@ -9,7 +9,13 @@ from scripts.benches.trainer_cases import resume
 from tests.e2e.conftest import SMALL, Start
 from tests.support.commands import CONFIG, Command, metric_lines, summary, without_clock
 
-SAME = ("trainer.steps=4", "trainer.checkpoint.every_steps=2", "staleness.order=ordinal", "run.name=same")
+TWICE = ("schedule.steps_per_version=2", "actor.ppo_epochs=2")
+SAME = ("trainer.steps=4", "trainer.checkpoint.every_steps=2", "staleness.order=ordinal", "run.name=same", *TWICE)
+
+
+def versions(run_dir: Path) -> list[float]:
+    """The version that is trained after each step."""
+    return [line["training/version"] for line in metric_lines(run_dir) if "actor/pg_loss" in line]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +40,7 @@ def test_separate_async_at_limit_zero_is_sync_bit_for_bit(sync: Path, start: Sta
     left, right = ([without_clock(line) for line in metric_lines(run)] for run in (sync, separate))
     assert len(left) == 6  # before, four steps, after
     assert left == right
+    assert versions(sync) == [0, 1, 1, 2]
 
 
 def test_a_killed_and_resumed_run_is_one_that_was_not_bit_for_bit(sync: Path, start: Start, tmp_path: Path) -> None:
@@ -50,7 +57,7 @@ def test_a_killed_and_resumed_run_is_one_that_was_not_bit_for_bit(sync: Path, st
     assert resume.differences(sync, run, resume.OF_A_RESUME) == []
     facts = summary(run)
     assert (facts["steps"], facts["audit_ok"], facts["weights_equal"]) == (4, True, True)
-    assert facts["ended"] == {"reason": "finished", "ended_by": "steps", "step": 4, "version": "2.4", "why": ""}
+    assert facts["ended"] == {"reason": "finished", "ended_by": "steps", "step": 4, "version": "2.2", "why": ""}
 
 
 @pytest.mark.parametrize(("limit", "policy"), [(1, "drop"), (4, "wait")])
@@ -67,6 +74,12 @@ def test_lag_at_consumption_never_exceeds_the_limit(
 
 
 def test_colocate_async_runs_both_sides_from_one_command(starter: None, start: Start, tmp_path: Path) -> None:
-    trainer = start("train", "--mode", "colocate_async", "trainer.steps=4")
+    trainer = start("train", "--mode", "colocate_async", "trainer.steps=4", *TWICE)
     assert trainer.wait() == 0, trainer.text()
-    assert summary(tmp_path / "run")["audit_ok"] is True
+    facts = summary(tmp_path / "run")
+    assert (facts["audit_ok"], facts["weights_equal"]) == (True, True)
+    assert versions(tmp_path / "run") == [0, 1, 1, 2]
+    lines = [line for line in metric_lines(tmp_path / "run") if "actor/pg_loss" in line]
+    assert max(line["buffer/lag_max"] for line in lines) <= 1
+    assert any("perf/lend/switches" in line for line in lines)
+    assert not any("perf/lend/because/short_wait" in line for line in lines), "nobody else makes groups"
