@@ -27,3 +27,18 @@ def test_a_step_on_the_device_is_that_of_the_cpu_and_survives_a_checkpoint(model
     for name, parameter in cpu.named_parameters().items():
         assert torch.equal(parameter, gpu.named_parameters()[name].cpu()), name
     assert all(shard.tensor.device.type == "cuda" for shard in gpu.shards())
+
+
+def test_a_copy_of_the_devices_state_is_pinned_and_stays_as_it_was(model_dir, tmp_path):
+    gpu = make_policy(model_dir, OneRank(torch.device("cuda")))
+    train(gpu, make_batch(gpu, make_groups(model_dir, 2, 3)))
+    store = Checkpoints(tmp_path, CheckpointConfig())
+    before = {name: parameter.detach().cpu() for name, parameter in gpu.named_parameters().items()}
+    copied = store.copy(gpu)
+    assert all(piece.tensor.is_pinned() for piece in copied if piece.name.startswith(("weights/", "exp_avg")))
+    train(gpu, make_batch(gpu, make_groups(model_dir, 2, 3, seed=1)))
+    state = {"optimizer_steps": 1}
+    store.save(CheckpointName(1, 1, 1), gpu, state, OneRank(), copied=copied)
+    store.load(store.newest(), gpu)
+    for name, parameter in gpu.named_parameters().items():
+        assert torch.equal(parameter.cpu(), before[name]), name
