@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from asyncrl.algorithms import ALGORITHMS
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.micro_batch import micro_batches
+from asyncrl.trainer.parallel import OneRank
 from asyncrl.trainer.passes import Passes
 from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
@@ -75,6 +76,7 @@ def gradient(policy, groups, max_tokens):
 @settings(max_examples=10, deadline=None)
 @given(lengths=LENGTHS, budget=st.integers(1, 60), seed=st.integers(0, 99), name=st.sampled_from(["grpo", "gspo"]))
 def test_any_packing_has_the_gradient_of_padded_rows_and_of_one_row_at_a_time(policies, lengths, budget, seed, name):
+    """No mean of micro-batch means (B077), and no divisor that follows the width of a micro-batch (B079)."""
     groups = make_groups(lengths, seed)
     for policy in policies.values():
         policy.algorithm = replace(ALGORITHMS[name], kl_coef=0.1, entropy_coef=0.01)
@@ -85,8 +87,32 @@ def test_any_packing_has_the_gradient_of_padded_rows_and_of_one_row_at_a_time(po
         assert same == pytest.approx(metrics, rel=1e-5, abs=1e-7)
 
 
+class Busiest(OneRank):
+    """A rank among others of which one has two micro-batches more."""
+
+    def largest(self, value):
+        return value + 2
+
+
 @pytest.mark.parametrize("is_packed", WAYS, ids=["packed", "padded"])
-def test_what_stands_beside_a_row_changes_nothing_of_it(policies, is_packed, monkeypatch):
+def test_passes_without_rows_add_nothing_to_a_step(policies, is_packed, monkeypatch):
+    """Ranks that share parameters run as many passes as the busiest."""
+    policy, groups = policies[is_packed], make_groups([(4, 8), (3, 5), (2, 9)], seed=4)
+    policy.algorithm = replace(ALGORITHMS["grpo"], kl_coef=0.1, entropy_coef=0.01)
+    expected, metrics = gradient(policy, groups, 20)
+    monkeypatch.setattr(policy, "ranks", Busiest())
+    found, same = gradient(policy, groups, 20)
+    batch = make_batch(policy, groups)
+    assert [len(micro.index_N) for micro in policy._passes.micro_batches(batch, batch.rows_by_mini_batch[0])][-2:] == [
+        0,
+        0,
+    ]
+    assert torch.equal(found, expected)
+    assert same == metrics
+
+
+@pytest.mark.parametrize("is_packed", WAYS, ids=["packed", "padded"])
+def test_what_stands_beside_a_row_changes_nothing_of_it(policies, is_packed):
     """Padding, or the row before: other tokens there give the same logprobs, bit for bit."""
     policy = policies[is_packed]
     batch = make_batch(policy, make_groups([(4, 8), (3, 5)], seed=1))
