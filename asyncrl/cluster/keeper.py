@@ -92,6 +92,7 @@ def _start(order: Order, where: str) -> LocalChild:
     _require_shared(order.proof)
     devices = ",".join(_own_devices(order))
     env = {**os.environ, **order.env, DEVICES: devices}
+    env.pop("RAY_AUTH_TOKEN", None)  # whoever has it can run code on every machine; rewards are somebody's code
     log = Path(order.log)
     with log.open("a") as file:
         file.write(

@@ -169,6 +169,17 @@ def test_the_declared_environment_is_passed_on_and_nothing_else(
     assert "secret" not in " ".join(order.arguments)
 
 
+def test_the_token_of_the_cluster_stays_with_the_keeper(
+    machines: FakeMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B185: a reward function in a worker has no use for it."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "geheim")
+    cluster = cluster_on(machines, tmp_path)
+    child = cluster.start("role", "worker-0", ["import os; print('geheim' in os.environ.values())"], seat=WORKER)
+    assert ended(child) == 0
+    assert child.log.read_text().splitlines()[1] == "False"
+
+
 def test_patterns_of_names_are_matched_whole() -> None:
     assert passed_on({"HF_HOME": "a", "MY_HF_HOME": "b", "HF_HOME2": "c"}, ["HF_HOME"]) == {"HF_HOME": "a"}
     assert passed_on({"WANDB_MODE": "a", "wandb_x": "b"}, ["WANDB_*"]) == {"WANDB_MODE": "a"}
