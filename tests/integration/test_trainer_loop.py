@@ -103,8 +103,9 @@ def test_a_model_that_mixes_dtypes_and_has_more_than_is_trained_is_published_as_
     assert torch.equal(trained["mtp.bias"], weights["mtp.bias"])
 
 
-@pytest.mark.parametrize("steps_per_version", [1, 3])
+@pytest.mark.parametrize("steps_per_version", [1, 3, 4])
 def test_versions_follow_steps_and_the_last_one_is_published(model_dir, tmp_path, steps_per_version):
+    """However many steps a version has (B176)."""
     config = make_config(tmp_path, model_dir, schedule={"groups_per_step": 2, "steps_per_version": steps_per_version})
     run = start_trainer(config, make_buffer(config))
     with rollout_for(run).running():
