@@ -38,10 +38,10 @@ def fit(run_dir: Path) -> Profile:
     config = load(run_dir / "config.yaml", []).config
     lines = surviving(read(run_dir))
     measured = rollout_facts.read(run_dir).speeds
-    if config.plan.shares_gpus:
+    if config.plan.lends:
         raise DataError(
-            f"{run_dir} shares its devices between the clusters, which the simulator does not play: it would predict "
-            "two clusters that work at once. Fit a run with mode separate_async."
+            f"{run_dir} shares devices between the clusters, which the simulator does not play: it would predict two "
+            "clusters that work at once. Fit a run with mode separate_async and schedule.lend_trainer_gpus false."
         )
     setting = setting_of(config)
     steps = counted_steps(lines, setting, run_dir)

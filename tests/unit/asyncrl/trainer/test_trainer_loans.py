@@ -6,9 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.errors import WaitTimeout
+from asyncrl.trainer.gpus import DedicatedGpus
 from asyncrl.trainer.loans import Loans
 from asyncrl.trainer.parallel import OneRank
 from tests.support.event_loop import in_event_loop
+from tests.support.rank_threads import RankThread, RankThreads
 
 
 class Scene:
@@ -179,3 +181,30 @@ async def test_where_all_servers_are_lent_they_sleep_only_while_a_batch_is_there
     assert scene.said[-1] == "recall", "two batches one after the other need no switch between them"
     await scene.step(1.0, groups=0)
     assert scene.said == ["lend", "recall", "lend"]
+
+
+def test_two_ranks_lend_and_take_back_together_and_one_of_them_asks() -> None:
+    first, second = Scene(), Scene()
+    ranks = RankThreads(2)
+
+    def play(rank: RankThread) -> list[str]:
+        scene = (first, second)[rank.rank]
+        scene.loans._ranks = rank
+        if rank.rank == 1:
+            scene.loans._gpus = DedicatedGpus()
+
+        async def steps() -> None:
+            await scene.loans.begin()
+            for groups in (8, 0):
+                await scene.step(1.0, groups=groups)
+            async with scene.loans.for_evaluation():
+                pass
+
+        asyncio.run(steps())
+        return scene.said
+
+    said = ranks.run(play)
+    assert said == [["lend", "recall", "lend"], []]
+    assert first.loans._is_lent
+    assert second.loans._is_lent
+    assert second.loans.drain() == {}

@@ -66,7 +66,7 @@ def test_a_run_with_limit_0_publishes_before_its_next_step(tmp_path: Path) -> No
     [
         ({"speeds": None}, r"rollout/facts\.json has no speeds of servers"),
         ({"steps": 6}, r"has 6 training steps; the first 6 fill the pipeline at limit 2"),
-        ({"mode": "colocate_async"}, r"shares its devices between the clusters"),
+        ({"mode": "colocate_async"}, r"shares devices between the clusters"),
     ],
 )
 def test_what_was_not_measured_is_named(tmp_path: Path, changes: dict[str, object], text: str) -> None:
