@@ -2,38 +2,42 @@
 
 Both sides make it for themselves, the trainer from the adapter's shapes, a host from the layout in the log. It also
 holds the digest of the model that the adapter is of, so that a log's origin is that of one model, and of no other.
-Tensors on the wire are A and, scaled, B of each layer in float32: what a server adds to a weight is B A alone.
+Tensors on the wire are A and, scaled, B of each layer: what a server adds to a weight is B A alone.
 """
 
 import json
+import math
 import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from weightsync.adapter_layout import BASE, CONFIG, DOWN, OF, UP
 from weightsync.digest import digest_of_model_dir
 from weightsync.errors import LayoutMismatch
+from weightsync.layout import ITEMSIZE
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
 
+_STORED: Mapping[str, str] = {"float32": "F32", "bfloat16": "BF16"}
+"""Dtypes that A and B may travel in, and their names in a file."""
 
-def write_origin(directory: Path, shapes: Mapping[str, tuple[int, ...]], base: Path, base_digest: int) -> Path:
+
+def write_origin(
+    directory: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, base: Path, base_digest: int
+) -> Path:
     """Write the zeros of an adapter; a directory that is there already makes room. Returns `directory`.
 
     Args:
         shapes: of A and B, by name.
+        dtype: of all of them.
         base: directory of the model that it is an adapter of, on this machine.
         base_digest: of that model's words.
     """
     temporary = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}")
     temporary.mkdir(parents=True)
     try:
-        tensors = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
-        save_file({**tensors, BASE: np.array([base_digest], np.uint64)}, temporary / "model.safetensors")
+        _write_zeros(temporary / "model.safetensors", shapes, dtype, base_digest)
         (temporary / CONFIG).write_text(json.dumps({OF: str(base.resolve())}) + "\n", encoding="utf-8")
         shutil.rmtree(directory, ignore_errors=True)
         temporary.rename(directory)
@@ -63,4 +67,22 @@ def origin_of(manifest: Manifest, base: Path, directory: Path) -> Path:
                 "the same model, and set lora.sync alike on both sides."
             )
         shapes[spec.name] = spec.shape
-    return write_origin(directory, shapes, base, digest_of_model_dir(base, Manifest.from_model_dir(base)))
+    dtypes = sorted({spec.dtype for spec in manifest.tensors if spec.name in shapes})
+    if len(dtypes) != 1 or dtypes[0] not in _STORED:
+        raise LayoutMismatch(f"the trainer sends an adapter of dtypes {dtypes}, expected one of {list(_STORED)}.")
+    return write_origin(directory, shapes, dtypes[0], base, digest_of_model_dir(base, Manifest.from_model_dir(base)))
+
+
+def _write_zeros(path: Path, shapes: Mapping[str, tuple[int, ...]], dtype: str, base_digest: int) -> None:
+    """A safetensors file by hand: numpy knows no bfloat16, and a host has no torch."""
+    header: dict[str, object] = {BASE: {"dtype": "U64", "shape": [1], "data_offsets": [0, 8]}}
+    at = 8
+    for name, shape in sorted(shapes.items()):
+        end = at + math.prod(shape) * ITEMSIZE[dtype]
+        header[name] = {"dtype": _STORED[dtype], "shape": list(shape), "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text + base_digest.to_bytes(8, "little"))
+        file.truncate(8 + len(text) + at)  # what is not written is zero

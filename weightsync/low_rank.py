@@ -77,20 +77,22 @@ class AdaptedModel:
 
     def _sum(self, layer: str) -> Tensor:
         device = next(iter(self._model.named_parameters()))[1].device
-        stored = self._base.tensors[f"{layer}.weight"]
-        dtype = getattr(torch, stored.dtype)
-        # A copy: torch takes no memory that it may not write to.
-        words = torch.from_numpy(self._base.words(f"{layer}.weight").copy())
-        weight_OI = words.view(torch.uint8).view(dtype).reshape(stored.shape)
+        weight_OI = _tensor(self._base, f"{layer}.weight").to(device)
         up_OR, down_RI = (self._part(layer + end).to(device) for end in (UP, DOWN))
-        return add_product(weight_OI.to(device), up_OR, down_RI).to(dtype)
+        return add_product(weight_OI, up_OR, down_RI).to(weight_OI.dtype)
 
     def _part(self, name: str) -> Tensor:
         if name not in self._parts:  # as it was at version 0.0
-            shape = self._origin.tensors[name].shape
-            self._parts[name] = torch.from_numpy(self._origin.words(name).copy()).view(torch.float32).reshape(shape)
+            self._parts[name] = _tensor(self._origin, name)
         return self._parts[name]
 
     def _check_base(self, tensor: Tensor) -> None:
         if tensor.contiguous().view(torch.uint8).numpy().tobytes() != self._base_digest:
             raise ValueError(f"the adapter is of another model than {self._base.path}; no weight was changed.")
+
+
+def _tensor(directory: ModelDir, name: str) -> Tensor:
+    stored = directory.tensors[name]
+    # A copy: torch takes no memory that it may not write to.
+    words = torch.from_numpy(directory.words(name).copy())
+    return words.view(torch.uint8).view(getattr(torch, stored.dtype)).reshape(stored.shape)

@@ -55,7 +55,7 @@ class Fsdp2:
             prepare=adapt,
         )
         if adapted is not None:
-            weights = AdapterWeights(model.module, adapters[0], travels_alone=adapted.sync == "adapter")
+            weights = AdapterWeights(model.module, adapters[0], travels_as=adapted.travels_as)
             return PolicyModels(model, model if needs_reference else None, weights)
         reference = None
         if needs_reference:

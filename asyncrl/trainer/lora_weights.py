@@ -25,14 +25,16 @@ from weightsync.shard import LocalShard, shards_of
 class AdapterWeights:
     """A module of which the adapter alone is trained."""
 
-    def __init__(self, module: PreTrainedModel, adapter: Adapter, *, travels_alone: bool = False) -> None:
-        """`travels_alone`: servers get A and B and add them to the model themselves; else they get the sums.
+    def __init__(self, module: PreTrainedModel, adapter: Adapter, *, travels_as: str | None = None) -> None:
+        """Take an adapter that is in its module.
 
+        Args:
+            travels_as: servers get A and B in this dtype and add them to the model themselves; None: they get sums.
         Raises:
             ConfigError: the model's directory has a layer of the adapter under another name, or as part of a tensor.
         """
         self._module, self.adapter = module, adapter
-        self._travels_alone = travels_alone
+        self._travels_as = travels_as
         self._frozen = frozen_parameters(module)
         self._stored = stored_tensors(module, self._frozen)
         whole = {tensor.name for tensor in self._stored if tensor.box is None and tensor.name == tensor.parameter}
@@ -50,10 +52,10 @@ class AdapterWeights:
         """The model's tensors: of adapted layers with the product added when they are read, others marked as frozen.
 
         A collective where the module is sharded: the small A of every layer is gathered. Of an adapter that travels
-        alone: A and scaled B, in float32 whatever `wire` says, and nothing is gathered.
+        alone: A and scaled B, in its own dtype whatever `wire` says, and nothing is gathered.
         """
-        if self._travels_alone:
-            return [self._scaled(shard) for shard in shards_of(self.adapter.parameters().items(), {})]
+        if self._travels_as is not None:
+            return [self._scaled(shard) for shard in shards_of(self.adapter.parameters().items(), self._travels_as)]
         names = {tensor.name for tensor in self._stored}
         products = {f"{name}.weight": self._product(layer) for name, layer in self.adapter.layers.items()}
         shards = shards_of([*parts_of(self._stored, self._frozen), *stored_buffers(self._module, wire)], wire)
@@ -92,7 +94,7 @@ class AdapterWeights:
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]] | None:
         """Of A and B, if the adapter travels alone."""
-        if not self._travels_alone:
+        if self._travels_as is None:
             return None
         return {name: tuple(parameter.shape) for name, parameter in self.adapter.parameters().items()}
 

@@ -41,5 +41,5 @@ def open_served(config: Config, policy: Policy, manifest: Manifest, ranks: Colle
         return digest_of_model_dir(base, manifest, ranks.rank, ranks.world)
 
     digest = total(from_all(ranks, share))
-    from_rank_zero(ranks, lambda: str(write_origin(directory, shapes, base, digest)))
+    from_rank_zero(ranks, lambda: str(write_origin(directory, shapes, config.lora.wire_dtype, base, digest)))
     return Served(directory, Manifest.from_model_dir(directory))

@@ -3,7 +3,7 @@
     scripts/bench adapters [--shapes tiny,135m] [--rank 16] [--steps 4] [--lr 1e-6] [--lora-lr 1e-5]
 
 A Llama with random weights (bfloat16 on the wire) and an adapter on every linear layer take real AdamW steps on the
-loss of random tokens; each step is published by a real publisher into files in a temporary folder. Both forms of the
+loss of random tokens; each step is published by a real publisher into files in a temporary folder. All forms of the
 adapter are of the same steps. `<shape>_<form>_mib` is the mean over the steps after the first two, `_share` what that
 is of the whole model, `_changed` the share of its words that differ, `_s` seconds of a publish on one thread. What is
 sent of sums grows with the learning rate, what is sent of an adapter does not. It does not show a network.
@@ -71,14 +71,14 @@ def measure(scratch: Path, shape: str, options: argparse.Namespace) -> dict[str,
     del module
     module = LlamaForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     adapter = attach(module, lora, seed=0)
-    alone = AdapterWeights(module, adapter, travels_alone=True)
-    shapes = alone.adapter_shapes()
-    assert shapes is not None
-    origin = write_origin(scratch / "origin", shapes, model_dir, digest_of_model_dir(model_dir, manifest))
-    sides = {
-        "merged": _Side(AdapterWeights(module, adapter), model_dir, scratch / "merged"),
-        "alone": _Side(alone, origin, scratch / "alone"),
-    }
+    sides, digest = {}, digest_of_model_dir(model_dir, manifest)
+    sides["merged"] = _Side(AdapterWeights(module, adapter), model_dir, scratch / "merged")
+    for dtype in ("float32", "bfloat16"):
+        alone = AdapterWeights(module, adapter, travels_as=dtype)
+        shapes = alone.adapter_shapes()
+        assert shapes is not None
+        origin = write_origin(scratch / f"origin-{dtype}", shapes, dtype, model_dir, digest)
+        sides[f"alone_{dtype}"] = _Side(alone, origin, scratch / dtype)
     reports = {**whole, **_run(module, options.lora_lr, options.steps, sides)}
     figures = {
         "mib": manifest.num_bytes / 2**20,

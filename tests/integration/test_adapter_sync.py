@@ -40,14 +40,15 @@ class Trainer:
         self.root, self.config = root, WeightsyncConfig(directory=str(root / "parts"))
         weights = policy.weights
         assert isinstance(weights, AdapterWeights)
-        policy.weights = AdapterWeights(policy.model.module, weights.adapter, travels_alone=alone)
+        as_dtype = "float32" if alone else None
+        policy.weights = AdapterWeights(policy.model.module, weights.adapter, travels_as=as_dtype)
         config = Config(run=RunConfig(name="toy", dir=root), model=ModelConfig(path=model_dir))
         served = open_served(config, policy, Manifest.from_model_dir(model_dir, "bfloat16"), OneRank())
         shards = all_shards(policy, served)
         policy.weights = weights
 
         def in_this_form():
-            policy.weights = AdapterWeights(policy.model.module, weights.adapter, travels_alone=alone)
+            policy.weights = AdapterWeights(policy.model.module, weights.adapter, travels_as=as_dtype)
             return shards()
 
         self.publisher = WeightPublisher(served.manifest, in_this_form, *self.connect(), self.config)

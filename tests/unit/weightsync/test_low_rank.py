@@ -32,13 +32,13 @@ LAYERS = {"model.layers.0.self_attn.o_proj": (HIDDEN, 16), "model.layers.1.mlp.g
 class Run:
     """A model's directory, an adapter's origin beside it, and a publisher of adapters."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, dtype: str) -> None:
         self.root, self.base = root, save_checkpoint(checkpoint(), root / "model")
         shapes = {}
         for name, (rows, columns) in LAYERS.items():
             shapes |= {name + DOWN: (RANK, columns), name + UP: (rows, RANK)}
         digest = digest_of_model_dir(self.base, Manifest.from_model_dir(self.base))
-        self.origin = write_origin(root / "origin", shapes, self.base, digest)
+        self.origin = write_origin(root / "origin", shapes, dtype, self.base, digest)
         self.tensors = load_file(self.origin / "model.safetensors")
         self.config = WeightsyncConfig(directory=str(root / "parts"), bucket_words=64)
         manifest = Manifest.from_model_dir(self.origin)
@@ -74,11 +74,11 @@ class Run:
         return save_checkpoint(weights, self.root / name)
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+@pytest.fixture(params=["float32", "bfloat16"])
+def run(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv(L.STAGE_DIR, str(tmp_path / "stage"))
     monkeypatch.delenv(L.MODEL_VERSION, raising=False)
-    return Run(tmp_path)
+    return Run(tmp_path, request.param)
 
 
 def load(model: FusedModel) -> list[int]:
@@ -138,7 +138,7 @@ def test_a_layout_that_the_model_does_not_have_is_refused_by_name(run: Run, tmp_
         ({"model.layers.0.mlp.up_proj" + UP: (INNER + 1, RANK)}, r"up_proj\.weight \[24, 16\]"),
         ({"model.embed_tokens.weight": (4, 4)}, "no such layer"),
     ):
-        other = Manifest.from_model_dir(write_origin(tmp_path / "other", shapes, run.base, 7))
+        other = Manifest.from_model_dir(write_origin(tmp_path / "other", shapes, "float32", run.base, 7))
         with pytest.raises(LayoutMismatch, match=words):
             origin_of(other, run.base, tmp_path / "made")
     made = origin_of(Manifest.from_model_dir(run.origin), run.base, tmp_path / "made")
