@@ -83,6 +83,28 @@ def test_limit_zero_in_order_gives_the_same_numbers_in_every_mode(model_dir, tmp
     assert lines[0] == lines[1]
 
 
+def test_in_order_every_batch_has_the_same_members_however_late_some_of_them_come(model_dir, tmp_path):
+    """Asynchronous, with a worker that is slow: 4 groups a step, in the order of their prompts."""
+    config = make_config(tmp_path, model_dir, staleness={"limit": 2, "order": "ordinal"})
+    run = start_trainer(config, make_buffer(config))
+    learner, batches, slow = run.parts.learner, [], threading.Event()
+    step = learner.step
+
+    def recorded(batch):
+        batches.append([group.ordinal for group in batch.groups])
+        return step(batch)
+
+    def late(group):
+        slow.wait(0.1)
+        return group
+
+    learner.step = recorded
+    with rollout_for(run).running(), rollout_for(run, change=late).running() as second:
+        run.go()
+    assert second.put, "the slow one came too late for all of it"
+    assert batches == [list(range(4 * number, 4 * number + 4)) for number in range(4)]
+
+
 def test_a_model_that_mixes_dtypes_and_has_more_than_is_trained_is_published_as_it_is_stored(model_dir, tmp_path):
     """A norm in float32 beside bfloat16, and a head that the trainer never builds: neither is rounded, nor left out."""
     mixed = shutil.copytree(model_dir, tmp_path / "mixed")
