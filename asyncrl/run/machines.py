@@ -99,6 +99,22 @@ def require_reachable(config: Config, url: str, machines: tuple[str, ...]) -> No
         )
 
 
+def require_lent_servers_reachable(config: Config, url: str) -> None:
+    """Refuse to lend on an address that workers of another machine would take for one of their own.
+
+    Raises:
+        PreflightError: names the key.
+    """
+    lends = config.plan.lend_trainer_gpus and not config.plan.shares_gpus
+    if lends and _is_loopback(config.inference.host) and not _is_of_one_machine(url):
+        raise PreflightError(
+            f"schedule.lend_trainer_gpus with inference.host = {config.inference.host}, and a Redis that other machines "
+            "reach: their workers would look for the trainer's servers on their own machine, and find others there. Set "
+            "inference.host to an address of this machine, or to the network that joins them, and set "
+            "ASYNCRL_SERVER_KEY, since a server's routes can replace its weights."
+        )
+
+
 def _is_of_one_machine(url: str) -> bool:
     parts = urlsplit(url)
     return parts.scheme.startswith("unix") or _is_loopback(parts.hostname or "")

@@ -24,7 +24,7 @@ from asyncrl.run.connections import open_buffer, redis_url
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.machines import open_cluster, place, unless_stopped
+from asyncrl.run.machines import open_cluster, place, require_lent_servers_reachable, unless_stopped
 from asyncrl.run.outcome import read_outcome
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide, num_servers_beside_trainer, side_beside_trainer
@@ -59,6 +59,7 @@ def train(loaded: LoadedConfig, *, resume: bool) -> int:
         prompts, held_out = open_prompts(config, chat)
         (directory / "config.yaml").write_text(to_yaml(loaded))
         with redis_url(config) as url, open_buffer(config, url) as buffer:
+            require_lent_servers_reachable(config, url)
             buffer.register(run_record(config, prompts, chat))
             return asyncio.run(Supervisor(config, url, buffer, held_out=len(held_out or ())).run(resume=resume))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from asyncrl.cluster import CLUSTERS, ClusterSetup, LocalCluster, open_cluster
-from asyncrl.config import ClusterConfig, Config, InferenceConfig, TeacherConfig, WeightsyncConfig
+from asyncrl.config import ClusterConfig, Config, InferenceConfig, ScheduleConfig, TeacherConfig, WeightsyncConfig
 from asyncrl.errors import PreflightError
-from asyncrl.run.machines import require_reachable, unless_stopped
+from asyncrl.run.machines import require_lent_servers_reachable, require_reachable, unless_stopped
 from tests.support.event_loop import in_event_loop
 
 TWO = ("10.0.0.4", "10.0.0.5")
@@ -31,6 +31,16 @@ def test_servers_that_only_their_machine_reaches_are_refused_on_two() -> None:
     with pytest.raises(PreflightError, match=r"inference\.host = 127\.0\.0\.1"):
         require_reachable(Config(), REDIS, TWO)
     require_reachable(Config(inference=NETWORK), REDIS, TWO)
+
+
+def test_lent_servers_that_other_machines_would_look_for_at_home_are_refused() -> None:
+    lends = ScheduleConfig(lend_trainer_gpus=True)
+    with pytest.raises(PreflightError, match=r"lend_trainer_gpus with inference\.host = 127\.0\.0\.1"):
+        require_lent_servers_reachable(Config(schedule=lends), REDIS)
+    require_lent_servers_reachable(Config(schedule=lends, inference=NETWORK), REDIS)
+    require_lent_servers_reachable(Config(schedule=lends), "unix:///tmp/redis.sock")
+    require_lent_servers_reachable(Config(schedule=lends, mode="sync"), REDIS)
+    require_lent_servers_reachable(Config(), REDIS)
 
 
 def test_weights_that_only_the_trainers_machine_could_read_are_refused_on_two() -> None:
