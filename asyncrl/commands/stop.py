@@ -1,4 +1,5 @@
-"""Ask both clusters of a run to stop: workers finish or give back their groups, the trainer checkpoints and leaves."""
+"""Ask both clusters of a run to stop: workers finish or give back their groups, the trainer finishes its step, saves and
+leaves within trainer.stop_grace_s."""
 
 import argparse
 
@@ -17,5 +18,6 @@ def run(args: argparse.Namespace) -> int:
     config = load_from(args).config
     with open_buffer(config) as buffer:
         buffer.stop()
-    print(f"run {config.run.name} is asked to stop; `asyncrl train ... --resume` goes on with it")
+    within = f"its trainer leaves within {config.trainer.stop_grace_s:g} s (trainer.stop_grace_s)"
+    print(f"run {config.run.name} is asked to stop, {within}; `asyncrl train ... --resume` goes on with it")
     return 0
