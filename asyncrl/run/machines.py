@@ -108,9 +108,9 @@ def require_lent_servers_reachable(config: Config, url: str) -> None:
     lends = config.plan.lend_trainer_gpus and not config.plan.shares_gpus
     if lends and _is_loopback(config.inference.host) and not _is_of_one_machine(url):
         raise PreflightError(
-            f"schedule.lend_trainer_gpus with inference.host = {config.inference.host}, and a Redis that other machines "
-            "reach: their workers would look for the trainer's servers on their own machine, and find others there. Set "
-            "inference.host to an address of this machine, or to the network that joins them, and set "
+            f"schedule.lend_trainer_gpus with inference.host = {config.inference.host}, and a Redis that other "
+            "machines reach: their workers would look for the trainer's servers on their own machine, and find others "
+            "there. Set inference.host to an address of this machine, or to the network that joins them, and set "
             "ASYNCRL_SERVER_KEY, since a server's routes can replace its weights."
         )
 
