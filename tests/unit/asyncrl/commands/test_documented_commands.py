@@ -1,4 +1,5 @@
-"""Every command line in docs/buffer.md is one that its command takes, and the tables there name what there is."""
+"""Every command line in docs/buffer.md and docs/checkpoints.md is one that its command takes, and the tables of the
+first name what there is."""
 
 import argparse
 import importlib
@@ -11,8 +12,9 @@ from asyncrl import cli
 from asyncrl.commands.buffer.status import WHY_CLOSED
 from asyncrl.data.group_schema import COLUMNS
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "buffer.md").read_text()
-LINES = re.findall(r"^asyncrl (.+)$", PAGE, re.MULTILINE)
+DOCS = Path(__file__).resolve().parents[4] / "docs"
+PAGE = (DOCS / "buffer.md").read_text()
+LINES = re.findall(r"^asyncrl (.+)$", PAGE + (DOCS / "checkpoints.md").read_text(), re.MULTILINE)
 
 
 def module_of(words: list[str]) -> str:
