@@ -18,9 +18,10 @@ import torch
 from asyncrl.algorithms import resolve
 from asyncrl.config import Config
 from asyncrl.load_config import load
+from asyncrl.metrics.held_out import held_out_score
 from asyncrl.starter import task
 from asyncrl.trainer import batch as batches
-from asyncrl.trainer.evaluation import held_out_score, scores
+from asyncrl.trainer.evaluation import scores
 from asyncrl.trainer.learner import Learner
 from asyncrl.trainer.measure import measure
 from asyncrl.trainer.parallel import OneRank, mini_batches
