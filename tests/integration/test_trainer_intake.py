@@ -52,7 +52,7 @@ def test_a_batch_waits_by_name_for_a_last_chance_group_in_flight(model_dir, tmp_
         return lease(*where, after=after, wait_s=wait_s)
 
     monkeypatch.setattr(intake._buffer, "lease", wait_and_finish)
-    answer = asyncio.run(intake.next(can_free_bytes=False))
+    answer = asyncio.run(intake.next(can_free_bytes=lambda: False))
     assert isinstance(answer, StepGroups)
     assert [entry.ordinal for entry in answer.entries] == [held.ordinal, others[0].ordinal]
     assert [entry.lag for entry in answer.entries] == [1, 0]
@@ -79,7 +79,7 @@ def test_a_batch_that_is_simply_not_full_counts_no_second_as_waiting_for_straggl
         return lease(*where, after=after, wait_s=wait_s)
 
     monkeypatch.setattr(intake._buffer, "lease", wait_and_finish)
-    answer = asyncio.run(intake.next(can_free_bytes=False))
+    answer = asyncio.run(intake.next(can_free_bytes=lambda: False))
     assert [entry.lag for entry in answer.entries] == [0, 0]
     assert FRESH in names
     assert STALE not in names
@@ -93,7 +93,7 @@ def test_under_drop_nobody_waits_for_a_straggler(model_dir, tmp_path):
     buffer.advance(1, 1, limit=1, groups_per_version=2)
     for claim in others:
         buffer.put(claim, group(model_dir, claim, pack(1, 1)))
-    answer = asyncio.run(intake.next(can_free_bytes=False))
+    answer = asyncio.run(intake.next(can_free_bytes=lambda: False))
     assert [entry.ordinal for entry in answer.entries] == [claim.ordinal for claim in others]
 
 
@@ -105,7 +105,7 @@ def test_groups_that_became_too_old_are_handed_on_for_the_metrics(model_dir, tmp
     buffer.advance(1, 2, limit=1, groups_per_version=2)
     for claim in claims[1:]:
         buffer.put(claim, group(model_dir, claim, pack(1, 1)))
-    answer = asyncio.run(intake.next(can_free_bytes=False))
+    answer = asyncio.run(intake.next(can_free_bytes=lambda: False))
     assert [(left.ordinal, left.reason, left.outcome, left.lag) for left in answer.left] == [(0, "stale", "waiting", 2)]
     assert [entry.lag for entry in answer.entries] == [1, 1]
 
@@ -114,4 +114,4 @@ def test_a_stop_ends_the_wait(model_dir, tmp_path):
     stop = threading.Event()
     stop.set()
     intake, _ = intake_of(model_dir, tmp_path, stop)
-    assert asyncio.run(intake.next(can_free_bytes=False)) == NoGroups("stop")
+    assert asyncio.run(intake.next(can_free_bytes=lambda: False)) == NoGroups("stop")
