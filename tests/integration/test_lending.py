@@ -25,6 +25,7 @@ from tests.support.rollout_cluster import CONTEXT, RolloutCluster
 ROW = PromptRow(0, "toy", ({"role": "user", "content": "x"},), "x", {})
 PROMPT = [3, 4, 5, 6]
 NUM_EPISODES = 48  # of which half are on the lent server
+ROWS = 2  # few, so that a wave takes long enough to be met in the middle
 
 
 class Wave:
@@ -76,8 +77,8 @@ async def serving(cluster: RolloutCluster, fleet: Fleet, version: int, *names: s
 async def test_answers_outlive_a_recall_a_death_and_the_end_of_a_lent_server(tmp_path: Path) -> None:
     cluster = RolloutCluster(tmp_path)
     trainer, gpus, end = cluster.trainer(), SharedGpus(cluster.log, deadline_s=60.0), asyncio.Event()
-    host = cluster.host("lent-0", lent=True)
-    async with cluster.running(cluster.host("server-0")) as fleet:
+    host = cluster.host("lent-0", lent=True, max_running_requests=ROWS)
+    async with cluster.running(cluster.host("server-0", max_running_requests=ROWS)) as fleet:
         looked_after = asyncio.create_task(host.run(end))
         version = await asyncio.to_thread(trainer.step)
         await serving(cluster, fleet, version, "server-0", "lent-0")
