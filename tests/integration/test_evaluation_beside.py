@@ -7,7 +7,7 @@ import pytest
 
 from buffer.versions import pack
 from tests.support.tiny_policy import write_tiny_model
-from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer
+from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer, with_servers
 from weightsync.log.base import Pin
 
 MEAN = "val-core/toy/reward/mean@2"
@@ -16,13 +16,6 @@ MEAN = "val-core/toy/reward/mean@2"
 @pytest.fixture(scope="module")
 def model_dir(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
-
-
-def with_servers(run, *names):
-    """Servers in the log as hosts would put them there; they say nothing of versions, and nobody asks them."""
-    for name in names:
-        run.parts.log.register(name, "first", f"http://{name}", 3600.0)
-        run.parts.log.put_state(name, "first", "serving")
 
 
 def not_kept(ledger):
@@ -51,7 +44,7 @@ def test_training_goes_on_while_a_kept_server_plays_and_the_numbers_are_those_of
         eval={"every_versions": 2},
     )
     run = start_trainer(config, make_buffer(config), heldout=3)
-    with_servers(run, "server-0", "server-1")
+    with_servers(run.parts.log, "server-0", "server-1")
     log, learner, go_on, pins = run.parts.log, run.parts.learner, threading.Event(), []
     step = learner.step
 
@@ -105,7 +98,7 @@ def test_with_one_server_or_without_leave_to_pin_training_waits(model_dir, tmp_p
         tmp_path, model_dir, trainer={"steps": 3}, eval={"every_versions": 2, "n": 2, "deadline_s": 20.0, **settings}
     )
     run = start_trainer(config, make_buffer(config), heldout=2)
-    with_servers(run, *servers)
+    with_servers(run.parts.log, *servers)
     with rollout_for(run).running():
         run.go()
     lines = scored(run)
@@ -119,7 +112,7 @@ def test_with_one_server_or_without_leave_to_pin_training_waits(model_dir, tmp_p
 def test_an_evaluation_that_is_late_costs_its_numbers_and_lets_its_server_go(model_dir, tmp_path, caplog):
     config = make_config(tmp_path, model_dir, trainer={"steps": 4}, eval={"every_versions": 2, "deadline_s": 0.2})
     run = start_trainer(config, make_buffer(config), heldout=2)
-    with_servers(run, "server-0", "server-1")
+    with_servers(run.parts.log, "server-0", "server-1")
 
     def plays(ledger):
         return ledger.evaluates is None
@@ -136,7 +129,7 @@ def test_a_stop_ends_the_evaluation_beside_it(model_dir, tmp_path):
     config = make_config(tmp_path, model_dir, trainer={"steps": 50}, eval={"every_versions": 2, "deadline_s": 600.0})
     buffer, stop = make_buffer(config), threading.Event()
     run = start_trainer(config, buffer, heldout=2)
-    with_servers(run, "server-0", "server-1")
+    with_servers(run.parts.log, "server-0", "server-1")
     learner = run.parts.learner
     step, done = learner.step, []
 
@@ -158,7 +151,7 @@ def test_a_resumed_trainer_takes_over_from_one_that_died_with_a_server_pinned(mo
     config = make_config(tmp_path, model_dir, trainer={"steps": 5}, eval={"every_versions": 2})
     buffer = make_buffer(config)
     killed = start_trainer(config, buffer, heldout=2)
-    with_servers(killed, "server-0", "server-1")
+    with_servers(killed.parts.log, "server-0", "server-1")
     learner = killed.parts.learner
     step = learner.step
 

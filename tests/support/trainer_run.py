@@ -32,7 +32,7 @@ from buffer import BufferConfig, ReplayBuffer, StalenessConfig
 from tests.support.rollout_thread import RolloutThread
 from tests.support.tiny_policy import LOADING
 from weightsync.config import WeightsyncConfig
-from weightsync.log import open_log
+from weightsync.log import VersionLog, open_log
 from weightsync.manifest import Manifest
 from weightsync.publisher import WeightPublisher
 from weightsync.transport import open_transport
@@ -161,6 +161,13 @@ def start_trainer(
         heldout=heldout,
     )
     return Run(parts, sink)
+
+
+def with_servers(log: VersionLog, *names: str) -> None:
+    """Servers in the log as hosts would put them there; they say nothing of versions, and nobody asks them."""
+    for name in names:
+        log.register(name, "first", f"http://{name}", 3600.0)
+        log.put_state(name, "first", "serving")
 
 
 def rollout_for(run: Run, **settings) -> RolloutThread:
