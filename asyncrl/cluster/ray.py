@@ -26,6 +26,9 @@ from asyncrl.errors import PreflightError
 LOCAL = "local"
 """Ray's word for a cluster of this machine alone, started for the command and ended with it."""
 
+LOCAL_CPUS = 1024
+"""CPUs that such a cluster counts. As with plain processes, which share this machine's cores is up to the user."""
+
 
 class RayKeeper(Keeper):
     """A keeper that says which node it is on."""
@@ -60,6 +63,7 @@ class RayMachines:
                 log_to_driver=False,  # children write their logs into the run directory
                 logging_level=logging.WARNING,
                 include_dashboard=False if address == LOCAL else None,
+                num_cpus=LOCAL_CPUS if address == LOCAL else None,
             )
         except (RayError, OSError, RuntimeError, ValueError) as error:
             raise _refused(address, str(error)) from error
