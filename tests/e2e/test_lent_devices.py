@@ -1,5 +1,4 @@
-"""A trainer that lends its device, as processes: its rank is killed, it is stopped, and nothing is lost or made twice.
-"""
+"""A trainer that lends its device, as processes: its rank is killed, it is stopped, and nothing is lost or made twice."""
 
 import os
 import signal
@@ -10,7 +9,7 @@ from tests.support.commands import Command, last_step, metric_lines, summary
 
 KEYS = (
     "inference.max_running_requests=2",  # generation takes longer than training, so that there is something to wait for
-    "trainer.steps=9",
+    "trainer.steps=7",
     "trainer.checkpoint.every_steps=2",
 )
 LENDING = ("schedule.lend_trainer_gpus=true", *KEYS)
@@ -31,23 +30,20 @@ def num_loans(run_dir: Path) -> float:
     return sum(line.get("perf/lend/switches", 0.0) for line in metric_lines(run_dir))
 
 
-def test_a_run_that_lends_survives_a_killed_rank_a_killed_host_and_a_stop(
-    starter: None, start: Start, tmp_path: Path
-) -> None:
+def test_a_run_that_lends_survives_a_killed_rank_and_a_stop(starter: None, start: Start, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     rollout, trainer = start("serve-rollout", *KEYS), start("train", *LENDING)
     trainer.until("a loan", lambda: last_step(run_dir) >= 2 and num_loans(run_dir) > 0)
     os.kill(child_of(trainer, "trainer-rank"), signal.SIGKILL)
     trainer.until("a step after it", lambda: "1 of 3 restarts" in trainer.text() and last_step(run_dir) >= 4)
-    os.kill(child_of(trainer, "server-host", "--lent"), signal.SIGKILL)
-    trainer.until("its next life", lambda: "started again" in trainer.text())
+    assert child_of(trainer, "server-host", "--lent")
     assert trainer.terminate() == 0, trainer.text()
 
     trainer = start("train", *LENDING, "--resume")
     assert trainer.wait() == 0, trainer.text()
     assert rollout.wait() == 0, rollout.text()
     facts = summary(run_dir)
-    assert (facts["audit_ok"], facts["weights_equal"], facts["steps"]) == (True, True, 9)
+    assert (facts["audit_ok"], facts["weights_equal"], facts["steps"]) == (True, True, 7)
     lines = [line for line in metric_lines(run_dir) if "actor/pg_loss" in line]
     assert all(line["buffer/lag_max"] <= 2 for line in lines)
     assert {name for line in lines for name in line if name.startswith("perf/lend/because/")}
