@@ -24,7 +24,7 @@ class SharedGpus:
 
     def __init__(self, log: VersionLog, *, deadline_s: float) -> None:
         self._log, self._deadline_s = log, deadline_s
-        self._asleep, self._awake = log.watch(("server",)), log.watch(("server",))
+        self._watch = log.watch(("server",))
 
     async def lend(self) -> None:
         """Give the devices to the servers, which wake while the caller goes on."""
@@ -38,18 +38,17 @@ class SharedGpus:
         """
         await waits.in_thread(self._log.put_wish, "sleep")
         try:
-            await waits.until(
-                WAIT, self._all_asleep, why=self._why, wake=self._asleep.wait, deadline_s=self._deadline_s
-            )
+            await waits.until(WAIT, self._all_asleep, why=self._why, wake=self._watch.wait, deadline_s=self._deadline_s)
         except BaseException:
             await self.lend()
             raise
 
     def await_serving(self, deadline_s: float) -> bool:
         """Block until a lent server serves at head, or so long; whether one does."""
-        end_s = time.monotonic() + deadline_s
+        # A watch of its own: a call that nobody waits for any more would take this one's news.
+        end_s, watch = time.monotonic() + deadline_s, self._log.watch(("server",))
         while not (serves := self._serves()) and (left_s := end_s - time.monotonic()) > 0:
-            self._awake.wait(left_s)
+            watch.wait(left_s)
         return serves
 
     def num_servers(self) -> tuple[int, int]:

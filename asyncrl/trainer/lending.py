@@ -130,6 +130,10 @@ class LendingPolicy:
         saved_s = wait_s - lent_wait_s(num_missing, num_missing / wait_s, together, wake_s, sleep_s)
         return Verdict(saved_s > 0, "gain" if saved_s > 0 else "no_gain", wait_s, saved_s)
 
+    def still_waking(self, seconds: float) -> None:
+        """The devices were taken back so long after they were lent, and no server had woken: it takes longer still."""
+        self.wake.note(max(seconds, self.wake.value or 0.0))
+
     def waited(self, verdict: Verdict) -> None:
         """A wait is over, and this was the last word on it. What was not tried is forgotten bit by bit."""
         self._lent_last = verdict.lends

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from asyncrl import waits
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
@@ -39,6 +39,8 @@ class Loans:
         """Which rate is being measured, since when, and how many groups had come in by then."""
         self._watching: asyncio.Task[None] | None = None
         self._lent_since_s: float | None = None
+        self._waking_since_s: float | None = None
+        """Since when a waking is measured; None: it is over, or was no switch."""
         self._evaluation = Average()
         self._news: dict[str, float] = {}
 
@@ -80,7 +82,8 @@ class Loans:
         await self._gpus.lend()
         if self._ranks.rank == 0:
             self._lent_since_s = self._clock()
-            self._watching = asyncio.create_task(self._watch(self._lent_since_s, measures_waking=measures_waking))
+            self._waking_since_s = self._lent_since_s if measures_waking else None
+            self._watching = asyncio.create_task(self._watch())
 
     @asynccontextmanager
     async def for_training(self) -> AsyncIterator[None]:
@@ -136,20 +139,26 @@ class Loans:
             if self._stretch is None:
                 await self._measure(self.policy.alone)
 
-    async def _watch(self, since_s: float, *, measures_waking: bool) -> None:
+    async def _watch(self) -> None:
         """Note when a server serves: it ends what a switch costs, and begins what lending brings."""
         while not await waits.in_thread(self._gpus.await_serving, LOOK_S):
             pass  # at most until the devices are taken back
-        if measures_waking:
-            self.policy.wake.note(self._clock() - since_s)
+        if self._waking_since_s is not None:
+            self.policy.wake.note(self._clock() - self._waking_since_s)
+            self._waking_since_s = None
         await self._measure(self.policy.together)
 
     async def _stop_watching(self) -> None:
+        """Raises what ended the watch, if anything did."""
         watching, self._watching = self._watching, None
-        if watching is not None:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+        if watching is None:
+            return
+        watching.cancel()
+        await asyncio.wait([watching])
+        if not watching.cancelled():
+            watching.result()
+        elif self._waking_since_s is not None:
+            self.policy.still_waking(self._clock() - self._waking_since_s)
 
     async def _measure(self, rate: Rate | None) -> None:
         """End the stretch that is being measured, and begin one of `rate`."""

@@ -112,6 +112,19 @@ async def test_rates_are_measured_apart_and_a_wait_asks_with_what_has_come_in_si
 
 
 @in_event_loop
+async def test_servers_that_never_wake_in_time_are_not_woken_for_every_wait() -> None:
+    scene = Scene()
+    await scene.loans.begin()
+    lent = 0
+    for _ in range(40):
+        scene.passes(2.0, 4)  # the others' groups alone
+        await scene.step(0.1, groups=0)
+        lent += scene.loans._is_lent
+    assert scene.loans.policy.wake.value is not None
+    assert 1 <= lent <= 8, "now and then it is tried again"
+
+
+@in_event_loop
 async def test_devices_are_given_back_when_training_fails_and_when_a_server_does_not_sleep() -> None:
     scene = Scene()
     await scene.loans.begin()
