@@ -188,6 +188,11 @@ class InferenceConfig(Section):
     tp: int = Field(1, ge=1)
     """Tensor-parallel ranks of one SGLang server."""
 
+    record_experts: bool = False
+    """Have SGLang tell which experts of a model with experts each token was sent to, for actor.replay_experts. Servers
+    of inference.urls need --enable-return-routed-experts. A token takes layers x experts a token bytes in the buffer,
+    twice as many with more than 128 experts in a layer."""
+
     extra_args: tuple[str, ...] = ()
     """Further arguments for the server's command line, as they are."""
 
@@ -210,6 +215,16 @@ class InferenceConfig(Section):
             except ValueError as error:
                 raise ValueError(f"inference.host = {host!r} is no network: {error}.") from None
         return host
+
+    @model_validator(mode="after")
+    def the_engine_has_experts(self) -> Self:
+        """Refuse to ask the local engine, whose models have none."""
+        if self.record_experts and self.engine == "local":
+            raise ValueError(
+                "inference.record_experts = true, but inference.engine = local serves no models with experts. Set it "
+                "to false, or inference.engine to sglang."
+            )
+        return self
 
     @model_validator(mode="after")
     def servers_exist(self) -> Self:

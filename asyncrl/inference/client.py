@@ -9,6 +9,7 @@ the update session open; /health hangs while paused, so /model_info is the probe
 import json
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from asyncrl.errors import ServerError
 from asyncrl.inference.batching import Batcher, Question
 from asyncrl.inference.connections import Connections
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
+from asyncrl.inference.experts import ExpertCounts
 from asyncrl.inference.key import KEY_VARIABLE, server_key
 from asyncrl.inference.protocol import (
     Answer,
@@ -40,10 +42,19 @@ class ServerClient:
         vocab_size: ids at or above it are refused here, before they would kill the server.
         api_key: sent with every call, as a bearer; None: the environment's (see `key`).
         control_s: deadline of each call that is not a generation.
+        experts: ask of each generation which experts its tokens were sent to. None: do not.
     """
 
-    def __init__(self, url: str, *, vocab_size: int, api_key: str | None = None, control_s: float = 120.0) -> None:
-        self.url = url.rstrip("/")
+    def __init__(
+        self,
+        url: str,
+        *,
+        vocab_size: int,
+        api_key: str | None = None,
+        control_s: float = 120.0,
+        experts: ExpertCounts | None = None,
+    ) -> None:
+        self.url, self._experts = url.rstrip("/"), experts
         self._vocab_size, self._control_s = vocab_size, control_s
         key = api_key or server_key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -112,17 +123,23 @@ class ServerClient:
         }
         if first.extra_key is not None:
             request["extra_key"] = first.extra_key
+        if self._experts is not None:
+            request["return_routed_experts"] = True
         body = await self._call("POST", "/generate", request, first.deadline_s)
         bodies = [body] if alone else body
         if not isinstance(bodies, list) or len(bodies) != len(questions) or not isinstance(bodies[0], Mapping):
             raise MalformedAnswer(
                 "shape", f"{self.url}/generate: expected {len(questions)} answers, found {str(body)[:200]}"
             )
-        return [self._parsed(one) for one in bodies]
+        return [self._parsed(one, question) for one, question in zip(bodies, questions, strict=True)]
 
-    def _parsed(self, body: Mapping[str, Any]) -> Answer | Exception:
+    def _parsed(self, body: Mapping[str, Any], question: Question) -> Answer | Exception:
         try:
-            return parse_answer(body, f"{self.url}/generate")
+            answer = parse_answer(body, f"{self.url}/generate")
+            if self._experts is None or not answer.token_ids:
+                return answer
+            num_read = len(question.token_ids) + len(answer.token_ids) - 1
+            return replace(answer, experts=self._experts.decode(body["meta_info"].get("routed_experts"), num_read))
         except ServerError as error:
             return error
 

@@ -20,13 +20,13 @@ from asyncrl.inference.batching import MAX_TOKENS
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import FellAsleep, MalformedAnswer, ServerUnavailable
+from asyncrl.inference.generated import Generated
 from asyncrl.inference.member import Member
 from asyncrl.inference.placing import Placing
 from asyncrl.inference.protocol import Sampling
 from asyncrl.inference.session import Session
 from asyncrl.inference.spreading import leaving
 from asyncrl.report.speeds import Served, Speeds, count
-from buffer import Span
 from buffer.versions import label
 from weightsync.acks import Ack, serving
 
@@ -57,17 +57,6 @@ class FleetLimits:
     max_version_skew: int | None = None
     cache_by_version: bool = True
     rows: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """An answer whose tokens are placed: each span has its version and the digest that a server acknowledged for it."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish_reason: str
-    spans: tuple[Span, ...]
-    server: str
 
 
 def _any(version: int) -> bool:
@@ -205,7 +194,7 @@ class Fleet:
             self._asked.pop(rid, None)
         server.answered()
         count(self.speeds.served, Served(1, len(answer.token_ids), seconds, (after_s - before_s) / seconds))
-        return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name)
+        return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name, answer.experts)
 
     async def cut(self, session: Session) -> None:
         """Ask for the answer in flight as far as it is: it comes as any answer does, with finish_reason abort.

@@ -49,6 +49,7 @@ class LaunchSpec:
         python: of SGLang's environment; None: this one.
         on_cpu: start SGLang without a device.
         shares_devices: memory is given back while the trainer computes.
+        record_experts: SGLang keeps which experts it sent tokens to, for who asks.
         model_version: label of the weights in `model_dir`.
         api_key: bearer key that the server asks for; the environment's by default.
     """
@@ -66,6 +67,7 @@ class LaunchSpec:
     python: Path | None = None
     on_cpu: bool = True
     shares_devices: bool = False
+    record_experts: bool = False
     extra_args: tuple[str, ...] = ()
     model_version: str = "0.0"
     api_key: str | None = field(default_factory=server_key, repr=False)
@@ -105,6 +107,8 @@ def _sglang(spec: LaunchSpec) -> Command:
         "--tp-size", str(spec.tp),
     ]  # fmt: skip
     env = {}
+    if spec.record_experts:
+        argv.append("--enable-return-routed-experts")
     if spec.on_cpu:
         argv += [
             "--device", "cpu",

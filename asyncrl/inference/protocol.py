@@ -8,12 +8,13 @@ token or the wrong weights without any error.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from asyncrl.errors import PreflightError
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
+from asyncrl.inference.experts import Experts
 
 PauseMode = Literal["in_place", "retract", "abort"]
 FinishReason = Literal["stop", "length", "abort"]
@@ -73,6 +74,7 @@ class Answer:
         finish_reason: `abort` is a cut answer, by an activation or an abort: the episode goes on from its tokens.
         runs: weight versions in order; they cover the tokens. Empty when there is no token.
         one_version: the server named one version for the whole answer, the newest, instead of spans.
+        experts: of the tokens that the server read, if it was asked.
     """
 
     token_ids: tuple[int, ...]
@@ -80,6 +82,7 @@ class Answer:
     finish_reason: FinishReason
     runs: tuple[VersionRun, ...]
     one_version: bool
+    experts: Experts | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asyncrl.data.policies import SAMPLED
+from asyncrl.data.routed_experts import COLUMN
 from asyncrl.envs.base import Reward
+from asyncrl.inference.experts import Experts
 from buffer import Row, Span, Trajectory
 
 
@@ -33,6 +35,7 @@ class TrajectoryBuilder:
         self._num_prompt_tokens = 0
         self._sampled: list[tuple[int, Sequence[float]]] = []
         self._spans: list[Span] = []
+        self._experts: Experts | None = None
 
     @property
     def row_index(self) -> int:
@@ -53,13 +56,14 @@ class TrajectoryBuilder:
             self._rows.append(self._row())
         self.token_ids = list(prompt_ids)
         self._num_prompt_tokens = len(prompt_ids)
-        self._sampled, self._spans = [], []
+        self._sampled, self._spans, self._experts = [], [], None
 
     def restore(self, rows: Sequence[Row]) -> None:
-        """Take over the rows of a parked trajectory, tokens, logprobs and spans as they are. The last one stays open.
+        """Take over the rows of a parked trajectory as they are. The last one stays open.
 
         Args:
-            rows: at least one. Further per-token columns are not taken over: no row that is built here has any.
+            rows: at least one. Of the last one's columns only the recorded experts are taken over: no row that is
+                built here has others.
         """
         self.clear()
         *self._rows, last = rows
@@ -67,15 +71,34 @@ class TrajectoryBuilder:
         self._num_prompt_tokens = last.num_prompt_tokens
         self._sampled = [(first, last.logprobs[first:end].tolist()) for first, end in _runs(last.mask)]
         self._spans = list(last.spans)
+        if COLUMN in last.columns:
+            experts = last.columns[COLUMN].astype(np.int16)
+            # What a server has not read yet has none: the last sampled token, and context after it.
+            num_read = int(np.flatnonzero((experts >= 0).any(axis=(1, 2))).max(initial=-1)) + 1
+            self._experts = experts[:num_read]
         self.num_sampled = sum(row.num_sampled for row in rows)
         self.oldest_version = min((span.version for row in rows for span in row.spans), default=None)
         if self.oldest_version is not None:
             self._on_older()
 
-    def append_sampled(self, token_ids: Sequence[int], logprobs: Sequence[float], spans: Sequence[Span]) -> None:
-        """Append sampled tokens, one logprob each, with the spans that cover them."""
+    def append_sampled(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        spans: Sequence[Span],
+        experts: Experts | None = None,
+    ) -> None:
+        """Append sampled tokens, one logprob each, with the spans that cover them.
+
+        Args:
+            experts: of the row's tokens but for the last, if the server said. What was known of earlier ones stays:
+                their successors were sampled with these.
+        """
         if not token_ids:
             return
+        if experts is not None:
+            known = self._experts
+            self._experts = experts if known is None else np.concatenate([known, experts[len(known) :]])
         self._sampled.append((len(self.token_ids), logprobs))
         self.token_ids.extend(token_ids)
         self.num_sampled += len(token_ids)
@@ -132,12 +155,17 @@ class TrajectoryBuilder:
         for start, values in self._sampled:
             mask[start : start + len(values)] = True
             logprobs[start : start + len(values)] = values
+        columns = {}
+        if self._experts is not None:
+            columns[COLUMN] = np.full((len(mask), *self._experts.shape[1:]), -1, dtype=self._experts.dtype)
+            columns[COLUMN][: len(self._experts)] = self._experts
         return Row(
             token_ids=np.array(self.token_ids, dtype=np.uint32),
             mask=mask,
             logprobs=logprobs,
             spans=tuple(self._spans),
             num_prompt_tokens=self._num_prompt_tokens,
+            columns=columns,
         )
 
 

@@ -12,8 +12,9 @@ from typing import Protocol
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
-from asyncrl.inference.fleet import Generated, Session
+from asyncrl.inference.generated import Generated
 from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.session import Session
 from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.seeds import Stream, sampling_seed
 
@@ -153,7 +154,7 @@ class TurnSampler:
                 continue
             except RequestRefused as error:
                 raise EpisodeFailed("request_refused", str(error)) from error
-            builder.append_sampled(answer.token_ids, answer.logprobs, answer.spans)
+            builder.append_sampled(answer.token_ids, answer.logprobs, answer.spans, answer.experts)
             self._counts["sampled_tokens"] += len(answer.token_ids)
             if answer.token_ids:
                 num_failures = num_fruitless = 0

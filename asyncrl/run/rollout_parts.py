@@ -12,6 +12,7 @@ from asyncrl.envs.rewards.http import RewardServer
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
+from asyncrl.inference.experts import ExpertCounts
 from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.protocol import vocab_size
 from asyncrl.inference.scoring import ScoringClient
@@ -49,7 +50,8 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         max_version_skew=config.weightsync.max_version_skew,
         rows=max(1, config.inference.max_running_requests // rollout.workers),
     )
-    fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary), limits)
+    experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
+    fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts), limits)
     rewards = reward_pool(rollout.reward)
     deps = EnvironmentDeps(rewards=rewards, config=rollout)
     settings = EpisodeSettings(

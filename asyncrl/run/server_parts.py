@@ -42,6 +42,7 @@ def started_server(
         logs=logs,
         context_length=inference.context_length,
         shares_devices=lent or config.plan.shares_gpus,
+        record_experts=inference.record_experts,
     )
 
 
@@ -58,6 +59,7 @@ def teacher_server(config: Config, index: int, url: str, *, model_dir: Path, log
         logs=logs,
         context_length=length,
         shares_devices=False,  # a teacher never steps aside
+        record_experts=False,
     )
 
 
@@ -67,7 +69,15 @@ def teacher_name(index: int) -> str:
 
 
 def _started(
-    config: Config, name: str, port: int, *, model_dir: Path, logs: Path, context_length: int, shares_devices: bool
+    config: Config,
+    name: str,
+    port: int,
+    *,
+    model_dir: Path,
+    logs: Path,
+    context_length: int,
+    shares_devices: bool,
+    record_experts: bool,
 ) -> StartedServer:
     inference, host = config.inference, own_address(config.inference.host)
 
@@ -86,6 +96,7 @@ def _started(
             python=inference.python,
             on_cpu=num_devices() == 0,
             shares_devices=shares_devices,
+            record_experts=record_experts,
             extra_args=inference.extra_args,
         )
 

@@ -15,12 +15,9 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from transformers import PreTrainedModel
 
+from asyncrl.data.routed_experts import COLUMN
 from asyncrl.errors import ConfigError, DataError
 from asyncrl.trainer.batch import Batch, Ints
-
-COLUMN = "routed_experts"
-"""Column of a row: [T, layers, K] integers, the experts that token t was sent to when the server read it; negative
-where the server did not say. Layers are those with experts, or all of the model."""
 
 
 def routers(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

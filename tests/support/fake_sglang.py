@@ -5,6 +5,7 @@ was cut and continued, or asked of another server, equals one that was not. It r
 """
 
 import asyncio
+import base64
 import json
 import threading
 from collections import deque
@@ -13,6 +14,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 DROP = "drop the connection without an answer"
 STOP_ID = 2
@@ -36,6 +39,7 @@ class FakeServer:
     max_running: int = 1000
     label: str = "default"
     key: str | None = None
+    experts: Callable[[int, int], list[list[int]]] | None = None  # of a token and its position, by layer
     spans: bool = True
     close_after: bool = False
     script: deque[object] = field(default_factory=deque)
@@ -179,6 +183,9 @@ class FakeServer:
         }
         if self.spans:
             meta["weight_versions"] = [{"version": self.label, "start": 0, "end": len(out)}]
+        if body.get("return_routed_experts") and self.experts is not None:
+            read = np.array([self.experts(one, at) for at, one in enumerate([*ids, *out[:-1]])], dtype="<i4")
+            meta["routed_experts"] = base64.b64encode(read.tobytes()).decode()
         return {"text": "", "output_ids": out, "meta_info": meta}
 
     def do_model_info(self, body: Any) -> Reply:

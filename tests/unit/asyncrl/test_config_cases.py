@@ -82,6 +82,7 @@ def test_a_key_that_stands_twice_is_refused_with_both_lines(file: Path) -> None:
     [
         ("weightsync: {transport: directory}", "needs weightsync.directory"),
         ("inference: {servers: 0}", "inference.urls is empty"),
+        ("inference: {record_experts: true}", "inference.engine = local serves no models with experts"),
         ("weightsync: {transport: tcp, tcp: {bind: 0.0.0.0}}", "Set the key for both commands"),
     ],
 )

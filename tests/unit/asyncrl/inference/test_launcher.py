@@ -53,6 +53,12 @@ def test_every_engine_gets_model_address_limits_loader_and_stage_directory(tmp_p
     assert made.env["ASYNCRL_MODEL_VERSION"] == "0.0"
 
 
+def test_sglang_keeps_routed_experts_if_it_is_to_tell_of_them(tmp_path: Path) -> None:
+    flag = "--enable-return-routed-experts"
+    assert flag in command("sglang", spec(tmp_path, record_experts=True)).argv
+    assert flag not in command("sglang", spec(tmp_path)).argv
+
+
 def test_sglang_on_a_cpu_and_on_shared_devices_gets_the_switches_it_needs(tmp_path: Path) -> None:
     on_cpu = command("sglang", spec(tmp_path, tp=2, python=Path("/venv/bin/python")))
     assert on_cpu.argv[0] == "/venv/bin/python"
