@@ -1,24 +1,40 @@
-"""The diff kernels in numba, where it is installed: one fused pass over a bucket.
+"""The diff kernels in numba, where it is installed: one fused pass over a bucket, one over the words that changed.
 
-`planes`, `digest` and `engine_words` call these or, without numba, `diff_numpy` and torch; tests hold them to the
-same bits. No I/O, no clock.
+`planes`, `digest` and `engine_runs` call these or, without numba, `diff_numpy` and torch; tests hold them to the same
+bits. No I/O, no clock. What a kernel calls stands in this file: numba's cache on disk looks at no other.
 
-The fused pass compares 64 words at a time into a 64-bit mask, walks its set bits, and writes gap bytes, value codes and
-digest terms of a block while it is in the first cache; meanwhile it asks for the memory of the next block. numpy takes
-10-20 times as long.
+The pass that encodes compares 64 words at a time into a 64-bit mask, walks its set bits, and writes gap bytes, value
+codes and digest terms of a block while it is in the first cache; meanwhile it asks for the memory of the next block.
+numpy takes 10-20 times as long. Adding is bound by memory: most changed words lie in a cache line of their own. Hence
+one pass, word by word, that asks for the words of some hundred changes ahead; the processor overlaps a word's digest
+terms with the reads of the next ones, which vectors of terms in a loop of their own would wait for.
 """
 
 from typing import Any
 
 import numpy as np
 
-from weightsync.diff_numpy import ESCAPE, SKIP
+from weightsync.diff_numpy import ESCAPE, PAIR_DIFFERENCES, PAIR_ESCAPES, SKIP
 from weightsync.vector import HAVE_NUMBA, differs64, inlined, jit, lowest_bit, num_bits, prefetch
 
-__all__ = ["HAVE_NUMBA", "SLACK", "count_changed", "digest_at", "digest_words", "encode", "pack", "term"]
+__all__ = [
+    "HAVE_NUMBA",
+    "SLACK",
+    "add",
+    "apply",
+    "count_changed",
+    "decode",
+    "digest_at",
+    "digest_words",
+    "encode",
+    "pack",
+]
 
 BLOCK_WORDS = 2048
 """Words compared before their planes are written: a block, its positions and the next block fit the first cache."""
+
+_AHEAD = 128
+"""Changes for whose words `add` asks before it comes to them; for `apply`, gap bytes."""
 
 _LINE_BYTES = 64
 
@@ -30,19 +46,35 @@ SLACK = BLOCK_WORDS + 72
 
 
 @inlined
-def _mix64(x: Any) -> Any:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+def _begun(address: Any) -> Any:
+    """mix64's first step for a word 0; that of another word differs in its own bits only."""
+    base = np.uint64(address) << np.uint64(16)
+    return base ^ (base >> np.uint64(30))
+
+
+@inlined
+def _finished(x: Any) -> Any:
+    """mix64's other steps."""
+    x = x * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 @inlined
-def term(address: Any, word: Any, step: Any) -> Any:
-    base = np.uint64(address) << np.uint64(16)
+def _term(address: Any, word: Any, step: Any) -> Any:
     if step == 2:
-        high = _mix64(base + np.uint64(0x10000) + (np.uint64(word) >> np.uint64(16)))
-        return _mix64(base + (np.uint64(word) & np.uint64(0xFFFF))) + high
-    return _mix64(base + np.uint64(word))
+        high = _finished(_begun(address + 1) ^ (np.uint64(word) >> np.uint64(16)))
+        return _finished(_begun(address) ^ (np.uint64(word) & np.uint64(0xFFFF))) + high
+    return _finished(_begun(address) ^ np.uint64(word))
+
+
+@inlined
+def _gained(address: Any, before: Any, after: Any, step: Any) -> Any:
+    """The digest's gain from a word that becomes another."""
+    if step == 2:
+        return _term(address, after, step) - _term(address, before, step)
+    begun = _begun(address)
+    return _finished(begun ^ np.uint64(after)) - _finished(begun ^ np.uint64(before))
 
 
 @jit
@@ -50,7 +82,7 @@ def digest_words(words: Any, start: Any, step: Any) -> Any:
     """Sum of the digest terms of a contiguous run."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
-        total += term(start + i * step, words[i], step)
+        total += _term(start + i * step, words[i], step)
     return total
 
 
@@ -59,7 +91,7 @@ def digest_at(addresses: Any, words: Any, step: Any) -> Any:
     """Sum of the digest terms of words at addresses."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
-        total += term(addresses[i], words[i], step)
+        total += _term(addresses[i], words[i], step)
     return total
 
 
@@ -152,7 +184,7 @@ def encode(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, b
             while position >= ends[segment]:
                 segment += 1
             address = bases[segment] + position * step
-            gain += term(address, new[position], step) - term(address, old[position], step)
+            gain += _gained(address, old[position], new[position], step)
         while ahead < end:
             prefetch(old, ahead, end)
             prefetch(new, ahead, end)
@@ -168,3 +200,91 @@ def pack(codes: Any, values: Any) -> None:
         values[i] = codes[2 * i] | np.uint8(codes[2 * i + 1] << np.uint8(4))
     if n & 1:
         values[n >> 1] = codes[n - 1]
+
+
+@jit
+def decode(gaps: Any, values: Any, escaped: Any, positions: Any, differences: Any) -> None:
+    """Positions and differences of checked planes."""
+    cursor: Any = np.int64(0)
+    count = used = 0
+    for i in range(gaps.shape[0]):
+        gap = np.int64(gaps[i])
+        cursor += gap
+        if gap != SKIP:
+            positions[count] = cursor
+            cursor += 1
+            count += 1
+    for i in range(count >> 1):
+        pair = values[i]
+        differences[2 * i] = PAIR_DIFFERENCES[pair, 0]
+        differences[2 * i + 1] = PAIR_DIFFERENCES[pair, 1]
+        if PAIR_ESCAPES[pair]:
+            if pair & 15 == ESCAPE:
+                differences[2 * i] = escaped[used]
+                used += 1
+            if pair >> 4 == ESCAPE:
+                differences[2 * i + 1] = escaped[used]
+                used += 1
+    if count & 1:
+        code = values[count >> 1]
+        differences[count - 1] = escaped[used] if code == ESCAPE else PAIR_DIFFERENCES[code, 0]
+
+
+@jit
+def add(words: Any, positions: Any, differences: Any, shift: Any, start: Any, step: Any) -> Any:
+    """words[positions[i] + shift] += differences[i]; the digest's gain, with addresses start + positions[i] * step."""
+    gain = np.uint64(0)
+    mask = np.uint64((1 << 8 * words.itemsize) - 1)
+    last = positions.shape[0] - 1
+    for i in range(positions.shape[0]):
+        prefetch(words, positions[min(i + _AHEAD, last)] + shift, words.shape[0])
+        position = positions[i]
+        before = np.uint64(words[position + shift])
+        after = (before + np.uint64(differences[i])) & mask
+        words[position + shift] = after
+        address = start + position * step
+        gain += _gained(address, before, after, step)
+    return gain
+
+
+@jit
+def apply(target: Any, gaps: Any, values: Any, escaped: Any, ends: Any, bases: Any, step: Any) -> Any:
+    """Add planes in place; the digest's gain, or 0 without segments.
+
+    The planes must have passed the checks: there is no bounds check here.
+    """
+    mask = np.uint64((1 << 8 * target.itemsize) - 1)
+    with_digest, end, base = ends.shape[0] > 0, np.int64(-1), np.int64(0)
+    gain = np.uint64(0)
+    cursor: Any = np.int64(0)
+    front: Any = np.int64(0)
+    count = used = segment = 0
+    num_gaps = gaps.shape[0]
+    for i in range(-min(_AHEAD, num_gaps), num_gaps):
+        ahead = np.int64(gaps[min(i + _AHEAD, num_gaps - 1)])
+        front += ahead
+        prefetch(target, front, target.shape[0])
+        front += np.int64(ahead != SKIP)
+        if i < 0:
+            continue
+        gap = np.int64(gaps[i])
+        cursor += gap
+        if gap == SKIP:
+            continue
+        code = np.int64((values[count >> 1] >> np.uint8((count & 1) << 2)) & np.uint8(15))
+        count += 1
+        difference = np.int64(PAIR_DIFFERENCES[code, 0])
+        if code == ESCAPE:
+            difference = np.int64(escaped[used])
+            used += 1
+        before = np.uint64(target[cursor])
+        after = (before + np.uint64(difference)) & mask
+        target[cursor] = after
+        if with_digest:
+            while cursor >= end:  # these are locals: what lies in memory would be read again after each store
+                end, base = ends[segment], bases[segment]
+                segment += 1
+            address = base + cursor * step
+            gain += _gained(address, before, after, step)
+        cursor += 1
+    return gain

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from weightsync.layout import AddressTable, Index, Words, address_step
 
 Bytes = npt.NDArray[np.uint8]
+Mixed = npt.NDArray[np.uint64]
 
 ESCAPE = 15
 """Value code of a difference that stands in the escape plane."""
@@ -22,6 +23,10 @@ SKIP = 255
 _CHUNK = 1 << 13
 """Words that are worked on at once, so that what lies between two steps stays in the second cache."""
 
+_GAPS = 1 << 15
+"""Gap bytes that are decoded at once: less is done with each of them, so that calls weigh more."""
+
+_STEPS = np.arange(_GAPS)
 _M64 = (1 << 64) - 1
 
 
@@ -32,6 +37,9 @@ PAIR_DIFFERENCES = (((_PAIRS + 1) >> 1) ^ -((_PAIRS + 1) & 1)).astype(np.int8)
 
 PAIR_ESCAPES = (_PAIRS == ESCAPE).any(1)
 """[256]: is one of a byte's two codes an escape?"""
+
+_ESCAPES = (_PAIRS == ESCAPE).view(np.uint16)[:, 0]
+"""[256]: which of the two is, as two bytes."""
 
 
 class Planes(NamedTuple):
@@ -51,39 +59,55 @@ class Planes(NamedTuple):
 
 
 def digest_at(addresses: Index, words: Words) -> int:
-    """Sum over i of mix64(addresses[i] << 16 | words[i]) mod 2^64; a 4-byte word counts as two half words."""
+    """Sum over i of mix64(addresses[i] << 16 | words[i]) mod 2^64; a 4-byte word counts as two half words.
+
+    mix64 is splitmix64's finaliser, a bijection of 64-bit words.
+    """
     total = 0
     for low in range(0, words.size, _CHUNK):
         some = slice(low, low + _CHUNK)
-        total += _terms(addresses[some].view(np.uint64) << np.uint64(16), words[some])
+        total += _terms(_begun(addresses[some], 0, words.dtype.itemsize), words[some])
     return total & _M64
 
 
-def _terms(bases: npt.NDArray[np.uint64], words: Words) -> int:
-    """Sum of the digest terms of words whose addresses, times 2^16, are `bases`."""
-    if words.dtype.itemsize < 4:
-        return _mixed(bases + words)
-    return _mixed(bases + (words & np.uint32(0xFFFF))) + _mixed(bases + ((words >> np.uint32(16)) + np.uint32(1 << 16)))
+def _begun(positions: Index, start: int, width: int) -> list[Mixed]:
+    """mix64's first step for a 0 at addresses start + positions; that of a word there differs in its own bits only.
+
+    Of words of 4 bytes a second one, for their upper halves.
+    """
+    found = []
+    for address in (start, start + 1)[: address_step(width)]:
+        bases = positions.view(np.uint64) << np.uint64(16)
+        bases += np.uint64(address << 16 & _M64)  # the start may lie before the first address
+        bases ^= bases >> np.uint64(30)
+        found.append(bases)
+    return found
 
 
-def _mixed(x: npt.NDArray[np.uint64]) -> int:
-    """Sum of mix64(x), splitmix64's finaliser, a bijection of 64-bit words; x is overwritten."""
-    shifted = x >> np.uint64(30)
-    for multiplier, shift in ((0xBF58476D1CE4E5B9, 27), (0x94D049BB133111EB, 31)):
-        x ^= shifted
-        x *= np.uint64(multiplier)
-        np.right_shift(x, np.uint64(shift), out=shifted)
+def _terms(begun: list[Mixed], words: Words) -> int:
+    """Sum of the digest terms of words."""
+    halves = [words & np.uint32(0xFFFF), words >> np.uint32(16)] if len(begun) == 2 else [words]
+    return sum(_finished(first ^ half) for first, half in zip(begun, halves, strict=True))
+
+
+def _finished(x: Mixed) -> int:
+    """Sum of what mix64's other steps make of x, which is overwritten."""
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    shifted = x >> np.uint64(27)
+    x ^= shifted
+    x *= np.uint64(0x94D049BB133111EB)
+    np.right_shift(x, np.uint64(31), out=shifted)
     x ^= shifted
     return int(x.sum(dtype=np.uint64))
 
 
 def digest_words(words: Words, start: int) -> int:
     """The digest of a contiguous run whose first word has address `start`."""
-    step = address_step(words.dtype.itemsize)
-    total = 0
-    for lo in range(0, words.size, _CHUNK):
-        piece = words[lo : lo + _CHUNK]
-        total += digest_at(start + (lo + np.arange(piece.size, dtype=np.int64)) * step, piece)
+    step, total = address_step(words.dtype.itemsize), 0
+    positions = _STEPS[:_CHUNK] * step
+    for low in range(0, words.size, _CHUNK):
+        piece = words[low : low + _CHUNK]
+        total += _terms(_begun(positions[: piece.size], start + low * step, piece.dtype.itemsize), piece)
     return total & _M64
 
 
@@ -127,14 +151,14 @@ def decode(
     planes: Planes, positions: Index, differences: Words, running_sum: Callable[[Bytes, Index], None] = running_sum
 ) -> None:
     """Fill positions, which rise, and differences of checked planes, [num_changed] each."""
-    at, cursor, sums = 0, 0, np.empty(min(_CHUNK, planes.gaps.size), np.int64)
-    for low in range(0, planes.gaps.size, _CHUNK):
-        gaps = planes.gaps[low : low + _CHUNK]
+    at, cursor, sums = 0, 0, np.empty(min(_GAPS, planes.gaps.size), np.int64)
+    for low in range(0, planes.gaps.size, _GAPS):
+        gaps = planes.gaps[low : low + _GAPS]
         running_sum(gaps, sums[: gaps.size])
-        changes = gaps != SKIP
-        found = sums[: gaps.size][changes]
-        # Each change before it is a word that no gap counts.
-        np.add(found, np.arange(cursor, cursor + found.size), out=positions[at : at + found.size])
+        found = sums[: gaps.size][gaps != SKIP]
+        here = positions[at : at + found.size]
+        np.add(found, _STEPS[: found.size], out=here)  # each change before it is a word that no gap counts
+        here += cursor
         at += found.size
         cursor += int(sums[gaps.size - 1]) + found.size
     _differences(planes, differences)
@@ -149,25 +173,22 @@ def _differences(planes: Planes, differences: Words) -> None:
     if differences.size & 1:
         differences[-1] = PAIR_DIFFERENCES.astype(dtype)[values[even], 0]
     if planes.escaped.size:
-        some = np.flatnonzero((values & 15 == ESCAPE) | (values >= ESCAPE << 4))
-        codes = np.stack((values[some] & 15, values[some] >> 4), 1)
-        places = 2 * some[:, None] + np.arange(2)
-        differences[places[codes == ESCAPE]] = planes.escaped
+        escapes = np.take(_ESCAPES, values, mode="clip").view(np.bool_)
+        differences[np.flatnonzero(escapes[: differences.size])] = planes.escaped
 
 
 def add(words: Words, positions: Index, differences: Words, shift: int, start: int) -> int:
     """words[positions + shift] += differences; the digest's gain, if the address of position 0 is `start`."""
     step, gain = address_step(words.dtype.itemsize), 0
+    target, shift = (words[shift:], 0) if shift > 0 else (words, shift)
     for low in range(0, positions.size, _CHUNK):
         here = positions[low : low + _CHUNK]
         places = here + shift if shift else here
-        before = words[places]
+        before = target.take(places)
         after = before + differences[low : low + _CHUNK]  # modulo 2^bits, as unsigned numpy words wrap
-        words[places] = after
-        addresses = here * step if step > 1 else here
-        bases = addresses.view(np.uint64) << np.uint64(16)
-        bases += np.uint64(start << 16)
-        gain += _terms(bases, after) - _terms(bases, before)
+        target[places] = after
+        begun = _begun(here * step if step > 1 else here, start, words.dtype.itemsize)
+        gain += _terms(begun, after) - _terms(begun, before)
     return gain & _M64
 
 

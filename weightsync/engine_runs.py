@@ -9,25 +9,47 @@ from typing import NamedTuple
 
 import numpy as np
 
-from weightsync import adding, diff, diff_numpy
+from weightsync import diff, diff_numpy
 from weightsync.address_map import AddressMap, Box
 from weightsync.digest import MASK, total
 from weightsync.engine_words import decode_on_cpu, unsigned
 from weightsync.errors import CorruptDelta
 from weightsync.layout import Bucket, Index, TensorSpec, Words, address_step
-from weightsync.planes import Planes
+from weightsync.planes import Planes, Room
 from weightsync.ticket import Staged
 
 
-class Added(NamedTuple):
-    """Changes `low` to `high` of a bucket, which went into a box."""
+class Piece(NamedTuple):
+    """What of a bucket lies in one box: its positions from `low` to `high`.
+
+    words: the box's storage; word `position + shift` is changed.
+    start: address of position 0.
+    """
 
     box: Box
+    words: Words
     low: int
     high: int
     shift: int
     start: int
+
+
+class Added(NamedTuple):
+    """Changes `first` to `last` of a bucket, which went into a box."""
+
+    piece: Piece
+    first: int
+    last: int
     gain: int
+
+
+class Route(NamedTuple):
+    """Where a bucket goes: its pieces, their ends [2 p], and whether they are all that the engine holds of it."""
+
+    bucket: Bucket
+    pieces: list[Piece]
+    ends: Index
+    whole: bool
 
 
 class Runs:
@@ -36,27 +58,34 @@ class Runs:
     def __init__(self, boxes: AddressMap, specs: dict[str, TensorSpec]) -> None:
         self._map, self._specs = boxes, specs
         self._words = {box: unsigned(box.words) for box in apart(boxes) if box.words.device.type == "cpu"}
+        self._routes: dict[int, Route] = {}
         self._added: list[tuple[Planes, list[Added]]] = []
         self._inside = False
+        self._room = Room()
 
     def __contains__(self, box: Box) -> bool:
         return box in self._words
+
+    def take_whole(self, bucket: Bucket) -> bool:
+        """Are all words that the engine holds of a bucket in these boxes?"""
+        return self._route(bucket).whole
 
     def add(self, staged: Sequence[Staged]) -> list[Added]:
         """Add what sparse buckets change in these boxes; then `keep` it or `take_back`.
 
         Raises:
-            CorruptDelta: a change does not fit the map; `take_back` what was added before.
+            CorruptDelta: a box does not fit its storage; `take_back` what was added before.
         """
         self._added, self._inside = [], False
         for bucket, planes, _ in staged:
-            if planes is not None:
-                self._add_bucket(bucket, planes)
+            if planes is not None and (route := self._route(bucket)).pieces:
+                self._add(route, planes)
         return [one for _, found in self._added for one in found]
 
     def keep(self) -> None:
         """What was added stays."""
         self._added.clear()
+        self._room = Room()
 
     def take_back(self) -> None:
         """Make the words what they were before `add`.
@@ -68,56 +97,57 @@ class Runs:
             raise RuntimeError("adding was interrupted within a run")
         while self._added:
             planes, found = self._added[-1]
-            positions, differences = decode_on_cpu(planes)
+            positions, differences = decode_on_cpu(planes, self._room)
             np.negative(differences, out=differences)  # modulo 2^bits
-            for one in found:
-                some = slice(one.low, one.high)
-                gain = _add(self._words[one.box], positions[some], differences[some], one.shift, one.start)
-                if total((gain, one.gain)):
-                    raise RuntimeError(f"words of {one.box.tensor} changed between adding and taking back")
+            for piece, first, last, gain in found:
+                if total((gain, _add(piece, positions[first:last], differences[first:last]))):
+                    raise RuntimeError(f"words of {piece.box.tensor} changed between adding and taking back")
             self._added.pop()
+        self.keep()
 
-    def _add_bucket(self, bucket: Bucket, planes: Planes) -> None:
-        mine = [
-            [box for box in self._map.meeting(segment.tensor, segment.start, segment.end) if box in self]
-            for segment in bucket.segments
-        ]
-        if not any(mine):
-            return
-        positions, differences = decode_on_cpu(planes)
-        cuts = np.searchsorted(positions, np.cumsum([segment.words for segment in bucket.segments])).tolist()
+    def _add(self, route: Route, planes: Planes) -> None:
+        positions, differences = decode_on_cpu(planes, self._room)
+        cuts = positions.searchsorted(route.ends).tolist()
         found: list[Added] = []
         self._added.append((planes, found))
-        at = low = 0
-        for segment, boxes, high in zip(bucket.segments, mine, cuts, strict=True):
-            for box in boxes if high > low else ():
-                self._add(found, box, positions, differences, low, high, segment.start - at)
-            at, low = at + segment.words, high
+        for piece, first, last in zip(route.pieces, cuts[::2], cuts[1::2], strict=True):
+            if first < last:
+                self._inside = True
+                gain = _add(piece, positions[first:last], differences[first:last])
+                found.append(Added(piece, first, last, gain))
+                self._inside = False
 
-    def _add(
-        self, found: list[Added], box: Box, positions: Index, differences: Words, low: int, high: int, offset: int
-    ) -> None:
-        """`offset` makes positions of the bucket those of the tensor; low to high are in this segment."""
-        spec, words = self._specs[box.tensor], self._words[box]
-        first, last = np.searchsorted(positions[low:high], [end - offset for end in box.span]).tolist()
-        low, high = low + first, low + last
-        if high == low:
-            return
-        shift = offset + box.dst - box.src
-        if not (positions[low] + shift >= 0 and positions[high - 1] + shift < words.size):  # they rise
-            raise outside(box)
-        start = spec.offset + offset * address_step(spec.width)
-        self._inside = True
-        gain = _add(words, positions[low:high], differences[low:high], shift, start)
-        found.append(Added(box, low, high, shift, start, gain))
-        self._inside = False
+    def _route(self, bucket: Bucket) -> Route:
+        """Of a version's plan, which most versions share with the one before: its buckets are the same objects."""
+        route = self._routes.get(bucket.id)
+        if route is None or route.bucket is not bucket:
+            route = self._routes[bucket.id] = self._routed(bucket)
+        return route
+
+    def _routed(self, bucket: Bucket) -> Route:
+        pieces, whole, at = [], True, 0
+        for segment in bucket.segments:
+            spec, offset = self._specs[segment.tensor], segment.start - at
+            for box in self._map.meeting(segment.tensor, segment.start, segment.end):
+                whole = whole and box in self
+                if box in self:
+                    low, high = max(segment.start, box.span[0]) - offset, min(segment.end, box.span[1]) - offset
+                    start, shift = spec.offset + offset * address_step(spec.width), offset + box.dst - box.src
+                    piece = Piece(box, self._words[box], low, high, shift, start)
+                    if low + shift < 0 or high + shift > piece.words.size:
+                        raise outside(box)
+                    pieces.append(piece)
+            at += segment.words
+        ends = np.array([end for piece in pieces for end in (piece.low, piece.high)], np.int64)
+        return Route(bucket, pieces, ends, whole)
 
 
-def _add(words: Words, positions: Index, differences: Words, shift: int, start: int) -> int:
-    """words[positions + shift] += differences; the digest's gain, if the address of position 0 is `start`."""
+def _add(piece: Piece, positions: Index, differences: Words) -> int:
+    """Add differences to a piece's words, rising positions of its bucket; the digest's gain."""
+    words, shift, start = piece.words, piece.shift, piece.start
     if not diff.HAVE_NUMBA:
         return diff_numpy.add(words, positions, differences, shift, start)
-    return int(adding.add(words, positions, differences, shift, start, address_step(words.dtype.itemsize))) & MASK
+    return int(diff.add(words, positions, differences, shift, start, address_step(words.dtype.itemsize))) & MASK
 
 
 def apart(boxes: AddressMap) -> list[Box]:

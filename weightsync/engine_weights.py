@@ -111,9 +111,9 @@ class EngineWeights:
         """
         found = Proposed(staged, anchor)
         gains = found.gains
-        for box, low, high, _, _, gain in self._runs.add(staged):
-            gains[box] = total((gains.get(box, 0), gain))
-            found.num_changed += high - low if box.counts else 0
+        for piece, first, last, gain in self._runs.add(staged):
+            gains[piece.box] = total((gains.get(piece.box, 0), gain))
+            found.num_changed += last - first if piece.box.counts else 0
         kept = 0
         for change in self._changes(staged, anchor):
             gains[change.box] = total((gains.get(change.box, 0), change.gain))
@@ -169,15 +169,15 @@ class EngineWeights:
                 at += segment.words
 
     def _sparse_bucket(self, bucket: Bucket, planes: Planes) -> Iterator[Change]:
-        meeting = [self._map.meeting(segment.tensor, segment.start, segment.end) for segment in bucket.segments]
-        if all(box in self._runs for boxes in meeting for box in boxes):
+        if self._runs.take_whole(bucket):
             return
         positions, differences = decode(planes, self._device)
         at = 0
-        for segment, boxes in zip(bucket.segments, meeting, strict=True):
+        for segment in bucket.segments:
             ends = torch.tensor([at, at + segment.words], device=positions.device)
             low, high = torch.searchsorted(positions, ends).tolist()
             spec = self._specs[segment.tensor]
+            boxes = self._map.meeting(segment.tensor, segment.start, segment.end)
             for box in boxes if high > low else ():
                 if box not in self._runs:
                     yield self._sparse(box, spec, positions[low:high], differences[low:high], segment.start - at)

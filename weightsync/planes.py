@@ -4,13 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from weightsync import adding, diff, diff_numpy
+from weightsync import diff, diff_numpy, plane_sums
 from weightsync.diff_numpy import SKIP, Bytes, Planes
 from weightsync.errors import CorruptDelta
 from weightsync.layout import WORD_DTYPE, AddressTable, Index, Words, address_step
 
 __all__ = [
     "Planes",
+    "Room",
     "Scratch",
     "apply_planes",
     "check_planes",
@@ -84,11 +85,28 @@ def count_changed(old: Words, new: Words) -> int:
     return int(diff.count_changed(frozen(old), frozen(new)))
 
 
-def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
-    """(positions, differences) of planes that passed `check_planes`; positions rise."""
-    positions, differences = np.empty(planes.num_changed, np.int64), np.empty(planes.num_changed, dtype)
+class Room:
+    """Memory for decoded planes, kept from bucket to bucket: the system clears every page that it gives out anew."""
+
+    def __init__(self) -> None:
+        self._positions = np.empty(0, np.int64)
+        self._differences: dict[int, Words] = {}
+
+    def of(self, count: int, dtype: np.dtype[np.unsignedinteger]) -> tuple[Index, Words]:
+        """[count] positions and differences, valid until the next call."""
+        if self._positions.size < count:
+            self._positions = np.empty(count + count // 4, np.int64)
+        held = self._differences.get(dtype.itemsize)
+        if held is None or held.size < count:
+            held = self._differences[dtype.itemsize] = np.empty(count + count // 4, dtype)
+        return self._positions[:count], held[:count]
+
+
+def decode_planes(planes: Planes, dtype: np.dtype[np.unsignedinteger], room: Room | None = None) -> tuple[Index, Words]:
+    """(positions, differences) of planes that passed `check_planes`; positions rise. In `room` if there is one."""
+    positions, differences = (room or Room()).of(planes.num_changed, dtype)
     if diff.HAVE_NUMBA:
-        adding.decode(frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), positions, differences)
+        diff.decode(frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), positions, differences)
     else:
         diff_numpy.decode(planes, positions, differences)
     return positions, differences
@@ -104,13 +122,14 @@ def apply_planes(target: Words, planes: Planes, table: AddressTable | None) -> i
         return diff_numpy.apply_planes(target, planes, table)
     ends, bases = (_NO_INDEX, _NO_INDEX) if table is None else (table.ends, table.bases)
     step = address_step(target.dtype.itemsize)
-    gain = adding.apply(target, frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), ends, bases, step)
+    gain = diff.apply(target, frozen(planes.gaps), frozen(planes.values), frozen(planes.escaped), ends, bases, step)
     return int(gain) & _M64
 
 
 def frozen(array: Any) -> Any:
     """A read-only, aligned view, so that one compiled kernel serves mapped files, bytes and arrays (hence Any)."""
-    view = np.require(array, requirements=["A", "C"]).view()
+    flags = array.flags
+    view = array.view() if flags.c_contiguous and flags.aligned else np.require(array, requirements=["A", "C"]).view()
     view.flags.writeable = False
     return view
 
@@ -123,7 +142,7 @@ def check_planes(planes: Planes, num_words: int, where: str) -> None:
     """
     gaps, values, changed = planes.gaps, planes.values, planes.num_changed
     if diff.HAVE_NUMBA:
-        skips, total, escapes = adding.sums(frozen(gaps), frozen(values))
+        skips, total, escapes = plane_sums.sums(frozen(gaps), frozen(values))
     else:
         skips, total, escapes = diff_numpy.sums(gaps, values)
     found = gaps.size - int(skips)

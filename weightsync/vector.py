@@ -1,6 +1,8 @@
 """The door to numba, where it is installed: how kernels are compiled, and the vector instructions that Python lacks.
 
-Every kernel releases the GIL and is cached on disk; set NUMBA_CACHE_DIR where the package's folder is read-only.
+Every kernel releases the GIL and is cached on disk; set NUMBA_CACHE_DIR where the package's folder is read-only. numba
+compiles a cached kernel again when the kernel's own file changed, not when another one did from which it calls: kernels
+that share a function stand in one file, and who changes this one empties the cache.
 """
 
 from collections.abc import Callable

@@ -35,7 +35,7 @@ class Engine:
 
     def __init__(self, width: int, fraction: float = 0.6) -> None:
         rng = np.random.default_rng(width)
-        self.spec = TensorSpec("w", DTYPES[width], (SIZE,), 1 << 20)
+        self.spec = TensorSpec("w", DTYPES[width], (SIZE,), 1 << 10)  # less than what lies before it in a bucket
         self.old = random_words(rng, SIZE, width)
         self.new = self.old.copy()
         some = rng.random(SIZE) < fraction
@@ -47,14 +47,19 @@ class Engine:
             Box("w", 0, 7, ((CUT, 1, 1),), self.storages[0]),
             Box("w", CUT, 0, ((SIZE - CUT, 1, 1),), self.storages[1]),
         ]
-        self.runs = Runs(AddressMap(self.boxes, {}), {"w": self.spec})
+        self.runs = Runs(AddressMap(self.boxes, {}), self.specs())
+
+    def specs(self) -> dict[str, TensorSpec]:
+        return {"w": self.spec, "of another rank": TensorSpec("of another rank", self.spec.dtype, (5_000,), 1 << 21)}
 
     def staged(self) -> list[Staged]:
         found = []
+        before = Segment("of another rank", 0, 5_000)
         for i, (low, high) in enumerate([(0, 9_000), (9_000, 31_000), (31_000, SIZE)]):
-            bucket = Bucket(i, 0, self.spec.width, (Segment("w", low, high - low),))
-            table = AddressTable(np.array([high - low], np.int64), np.zeros(1, np.int64))
-            planes = encode_planes(self.old[low:high].copy(), self.new[low:high].copy(), table, Scratch())
+            bucket = Bucket(i, 0, self.spec.width, (before, Segment("w", low, high - low)))
+            table = AddressTable(np.array([bucket.num_words], np.int64), np.zeros(1, np.int64))
+            pair = [np.concatenate([self.old[:5_000], words[low:high]]) for words in (self.old, self.new)]
+            planes = encode_planes(pair[0], pair[1], table, Scratch())
             found.append(Staged(bucket, planes._replace(escaped=planes.escaped.copy(), gaps=planes.gaps.copy()), None))
         return found
 
@@ -70,8 +75,8 @@ def test_what_is_added_is_exact_and_the_gain_is_the_digests(kernels: str, width:
     assert np.array_equal(engine.words(), engine.new)
     start = engine.spec.offset
     assert sum(one.gain for one in added) & MASK == (digest(engine.new, start) - digest(engine.old, start)) & MASK
-    assert sum(one.high - one.low for one in added) == int((engine.old != engine.new).sum())
-    assert {one.box for one in added} == set(engine.boxes)
+    assert sum(one.last - one.first for one in added) == int((engine.old != engine.new).sum())
+    assert {one.piece.box for one in added} == set(engine.boxes)
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -91,7 +96,7 @@ def test_what_is_taken_back_was_never_there(kernels: str, width: int) -> None:
 def test_a_change_outside_of_a_storage_is_refused_and_what_went_before_can_be_taken_back(kernels: str) -> None:
     engine = Engine(2)
     short = Box("w", CUT, 0, ((SIZE - CUT, 1, 1),), engine.storages[1][:-1].clone())
-    engine.runs = Runs(AddressMap([engine.boxes[0], short], {}), {"w": engine.spec})
+    engine.runs = Runs(AddressMap([engine.boxes[0], short], {}), engine.specs())
     with pytest.raises(CorruptDelta, match="outside its storage"):
         engine.runs.add(engine.staged())
     assert not np.array_equal(engine.words()[:CUT], engine.old[:CUT])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from weightsync import adding, diff, huffman
+from weightsync import diff, huffman, plane_sums
 from weightsync.codec import Encoder, FrameHeader
 from weightsync.digest import digest
 from weightsync.layout import AddressTable
@@ -11,7 +11,7 @@ from weightsync.planes import Scratch, apply_planes, check_planes, encode_planes
 from weightsync.vector import HAVE_NUMBA
 from weightsync.warm import compile_kernels
 
-KERNELS = {diff: ("encode", "pack", "count_changed", "digest_words"), adding: ("sums", "apply")}
+KERNELS = {diff: ("encode", "pack", "count_changed", "apply", "digest_words"), plane_sums: ("sums",)}
 SIZE = 1 << 14
 
 
