@@ -112,6 +112,7 @@ class Engine:
                 self._aborting.setdefault(request, aborted())
         return ended
 
+    @torch.inference_mode()  # as the steps that made the blocks which move here: no other mode may write to them
     def retract(self) -> None:
         """Moves every live row back to the front of the queue, keys and values dropped, tokens and logprobs kept."""
         for row in reversed(range(self.rows.num)):

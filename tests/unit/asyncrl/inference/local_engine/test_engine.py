@@ -181,6 +181,22 @@ def test_a_retracted_request_goes_on_from_its_tokens() -> None:
     assert request.num_retractions == 1
 
 
+def test_rows_of_several_blocks_are_retracted_after_the_pool_has_grown() -> None:
+    """Blocks that a step made are moved outside of one: a weight update in the middle of long answers."""
+    requests = [make_request(seed, [1, 2, 3], 300) for seed in range(4)]
+    free = engine(max_running=4).run([make_request(seed, [1, 2, 3], 300) for seed in range(4)])
+    busy = engine(max_running=4)
+    for request in requests:
+        busy.add(request)
+    while len(requests[0].output) < 150:
+        busy.tick()
+    busy.retract()
+    assert busy.rows.num == 0
+    while not busy.idle:
+        busy.tick()
+    assert [request.output for request in requests] == [request.output for request in free]
+
+
 def test_tokens_after_a_version_change_carry_it() -> None:
     busy = engine()
     busy.set_version("1.0")
