@@ -28,6 +28,7 @@ from asyncrl.trainer.parts import TrainerParts
 from asyncrl.trainer.publishing import Publishing
 from buffer.versions import label
 from weightsync.acks import Server
+from weightsync.errors import LogLost
 from weightsync.log.base import Pin
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0  # the log is asked no more often, however fast answers come in
 GONE_S = 60.0
 """Seconds that the kept server may be away: a new life of it comes back to the version."""
+LET_GO_PAUSES_S = (1.0, 10.0, 60.0, 300.0)
 LEAVE_S = 10.0
 """What a run that stops gives to an evaluation to close its ledger and let its server go."""
 
@@ -158,7 +160,7 @@ class HeldOut:
             lambda: beside.flight.is_over or None,
             why=lambda: f"version {label(beside.version)} is evaluated for {beside.flight.seconds:.0f} s",
             wake=beside.flight.wait,
-            deadline_s=2 * self._config.deadline_s,
+            deadline_s=2 * self._config.deadline_s + sum(LET_GO_PAUSES_S),
         )
         self.collect()
 
@@ -192,17 +194,28 @@ class HeldOut:
         version, branch = self._lineage.version, self._lineage.branch
         whereabouts = Whereabouts(self._parts, self._lineage, Pin(server, version))
 
-        def play() -> dict[str, float]:
+        async def play() -> dict[str, float]:
+            name = f"version-{label(version)}"
             try:
-                return asyncio.run(
-                    self._evaluation.run(
-                        version, f"version-{label(version)}", server=server, why_never=whereabouts.why_never
-                    )
-                )
+                return await self._evaluation.run(version, name, server=server, why_never=whereabouts.why_never)
             finally:
-                self._parts.log.put_pin(branch, None)
+                await self._let_go(branch, server)
 
-        self._beside = Beside(version, self._lineage.step, Flight("evaluation", play))
+        self._beside = Beside(version, self._lineage.step, Flight("evaluation", lambda: asyncio.run(play())))
+
+    async def _let_go(self, branch: int, server: str) -> None:
+        """Take the pin back. A log that does not answer costs no run: it is asked again, and the next pin replaces it.
+
+        Raises:
+            Fenced: a newer trainer owns the log, to whom the pin is void.
+        """
+        for pause_s in LET_GO_PAUSES_S:
+            try:
+                await waits.in_thread(self._parts.log.put_pin, branch, None)
+                return
+            except LogLost as error:
+                log.warning("%s still stays at the evaluated version: %s", server, error)
+            await waits.pause("evaluation lets its server go again", pause_s)
 
 
 class Whereabouts:
@@ -219,7 +232,11 @@ class Whereabouts:
         if self._clock() - self._looked_s < LOOK_EVERY_S:
             return ""
         self._looked_s = self._clock()
-        return self._look(self._pin.server, self._pin.version)
+        try:
+            return self._look(self._pin.server, self._pin.version)
+        except LogLost as error:
+            log.warning("nobody knows for a moment where %s is: %s", self._pin.server, error)
+            return ""
 
     def _look(self, name: str, version: int) -> str:
         if self._lineage.version > version and self._log.digest_of(version) is None:

@@ -5,9 +5,11 @@ import threading
 
 import pytest
 
+from asyncrl.trainer import held_out
 from buffer.versions import pack
 from tests.support.tiny_policy import write_tiny_model
 from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer, with_servers
+from weightsync.errors import LogLost
 from weightsync.log.base import Pin
 
 MEAN = "val-core/toy/reward/mean@2"
@@ -123,6 +125,28 @@ def test_an_evaluation_that_is_late_costs_its_numbers_and_lets_its_server_go(mod
     assert "evaluation of version 1.2 is left out: an evaluation goes on beside training" in caplog.text
     assert run.parts.log.pin() is None
     assert run.parts.buffer.evaluation() is None
+
+
+def test_a_log_that_does_not_answer_is_asked_again_to_let_the_server_go(model_dir, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(held_out, "LET_GO_PAUSES_S", (0.01, 0.01, 0.01))
+    config = make_config(tmp_path, model_dir, trainer={"steps": 3}, eval={"every_versions": 2})
+    run = start_trainer(config, make_buffer(config), heldout=2)
+    log, put_pin, refused = run.parts.log, run.parts.log.put_pin, []
+    with_servers(log, "server-0", "server-1")
+
+    def failing(branch, pin):
+        if pin is None and len(refused) < 2:
+            refused.append(branch)
+            raise LogLost("no answer")
+        put_pin(branch, pin)
+
+    log.put_pin = failing
+    with rollout_for(run).running():
+        assert run.go().reason == "finished"
+    assert [step for step, _ in scored(run)] == [0, 2, 3]
+    assert refused == [1, 1]
+    assert log.pin() is None
+    assert "server-1 still stays at the evaluated version" in caplog.text
 
 
 def test_a_stop_ends_the_evaluation_beside_it(model_dir, tmp_path):

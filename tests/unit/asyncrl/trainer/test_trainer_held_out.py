@@ -8,6 +8,7 @@ import pytest
 from asyncrl.trainer.held_out import GONE_S, Whereabouts, to_keep
 from buffer.versions import pack
 from weightsync.acks import Server
+from weightsync.errors import LogLost
 from weightsync.log import open_log
 from weightsync.log.base import Pin
 from weightsync.log.records import VersionRecord
@@ -98,3 +99,12 @@ def test_a_server_that_serves_a_later_version_does_not_come_back(log):
     assert "server-1 is at version 1.2" in whereabouts(log).why_never()
     log.put_state("server-1", "a", "updating")
     assert whereabouts(log).why_never() == "", "its new life may be on the way to the older one"
+
+
+def test_a_log_that_does_not_answer_for_a_moment_ends_no_evaluation(log, caplog):
+    class Lost:
+        def __getattr__(self, name):
+            raise LogLost("no answer")
+
+    assert whereabouts(Lost()).why_never() == ""
+    assert "where server-1 is" in caplog.text
