@@ -70,59 +70,51 @@ def split_products(module: nn.Module, mesh: DeviceMesh) -> None:
 
 
 def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> None:
-    if not model.tp_plan:
+    named = dict(model.named_modules())
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    ends = [name for name, part in named.items() if part is embedding or part is head]
+    chosen = _chosen(model, named)
+    if not chosen.keys() - set(ends):
         raise ConfigError(
-            f"trainer.parallel.tp = {mesh.size()}, but {type(model).__name__} has no tensor-parallel plan "
-            "(base_model_tp_plan of its configuration), so which products may be cut is unknown. Set "
+            f"trainer.parallel.tp = {mesh.size()}, but {type(model).__name__} has no tensor-parallel plan for its "
+            "layers (base_model_tp_plan of its configuration), so which products may be cut is unknown. Set "
             "trainer.parallel.tp to 1 and split with trainer.parallel.fsdp."
         )
     require_whole_heads(model.config.get_text_config().to_dict(), mesh.size(), where=type(model).__name__)
-    named = dict(model.named_modules())
-    chosen = _chosen(model, named)
     for name, style in chosen.items():
-        if style not in STYLES:
+        if style not in STYLES or name not in named:
             raise ConfigError(
                 f"trainer.parallel.tp = {mesh.size()}: the plan of {type(model).__name__} wants {name} split in the "
-                f"style {style!r}; known are {', '.join(STYLES)}. Set trainer.parallel.tp to 1 and split with "
-                "trainer.parallel.fsdp."
+                f"style {style!r}; known are, of layers, {', '.join(STYLES)}. Set trainer.parallel.tp to 1 and split "
+                "with trainer.parallel.fsdp."
             )
-    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = head is not None and embedding.weight is head.weight
-    ends = [name for name, part in named.items() if part is embedding or part is head]
     uneven = {name for name, style in chosen.items() if _width(named[name], style) % mesh.size()}
     whole = {name for name in ends if name in uneven}
     if tied and (whole or any(name not in chosen for name in ends)):
         whole = set(ends)
-    for name in whole:
-        chosen.pop(name, None)
     for name in uneven - whole:
         raise ConfigError(
             f"trainer.parallel.tp = {mesh.size()} does not divide the width of {name} in {type(model).__name__}: "
             f"{named[name]}. Set it to a divisor, and split further with trainer.parallel.fsdp."
         )
-    parallelize_module(model, mesh, {name: STYLES[style]() for name, style in chosen.items()})
+    styles = {name: STYLES[style]() for name, style in chosen.items() if name not in whole}
+    parallelize_module(model, mesh, styles)
     if tied:
         head.weight = embedding.weight  # each was cut for itself; they are one parameter still
 
 
 def _chosen(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Module -> style, where the plan names one that cuts; what it says of parameters is left to their modules."""
-    plan = dict(model.tp_plan)
-    styles = {name: plan.get(re.sub(r"\.\d+(?=\.|$)", ".*", name)) for name in named}
-    chosen = {name: style for name, style in styles.items() if style is not None and style not in WHOLE}
-    return {part: style for name, style in chosen.items() for part in _products_of(name, style, named)}
-
-
-def _products_of(name: str, style: str, named: Mapping[str, nn.Module]) -> list[str]:
-    """The module itself; of a layer with an adapter its frozen product and the one of A and B that is cut as it is.
-
-    By columns: every rank has A whole, and the rows of B that it has of the weight. By rows: the columns of A, whose
-    products are summed, and B whole. Either way both terms of the layer's sum are what the plan says.
-    """
-    if f"{name}.base_layer" not in named:
-        return [name]
-    cut = "lora_B" if style.startswith("colwise") else "lora_A"
-    return [f"{name}.base_layer", *(part for part in named if part.startswith(f"{name}.{cut}."))]
+    """Module or parameter -> style, where the plan names one that cuts."""
+    plan = {name: style for name, style in dict(model.tp_plan).items() if style not in WHOLE}
+    whole = tuple(name for name, style in dict(model.tp_plan).items() if style in WHOLE)
+    found = {}
+    for name in (*named, *(name for name, _ in model.named_parameters())):
+        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", name)
+        # What is inside a part that stays whole stays so, too.
+        if pattern in plan and not pattern.startswith(tuple(f"{part}." for part in whole)):
+            found[name] = plan[pattern]
+    return found
 
 
 def _width(part: nn.Module, style: str) -> int:

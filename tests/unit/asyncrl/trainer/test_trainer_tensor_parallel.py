@@ -1,12 +1,14 @@
 """Plans that cannot be followed are refused by name; what can be is split like in tests/integration."""
 
 import pytest
+import torch
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from asyncrl.errors import ConfigError
 from asyncrl.trainer import tensor_parallel
 from asyncrl.trainer.tensor_parallel import split_products
+from tests.support.tiny_moe import write_tiny_moe
 
 
 class TwoRanks:
@@ -82,8 +84,25 @@ def test_a_style_that_is_not_known_is_refused():
         split_products(model, TwoRanks())
 
 
-def test_a_model_without_a_plan_is_refused():
+def test_a_parameter_that_the_plan_cuts_by_itself_is_refused():
     model = make_model()
-    model._tp_plan = {}
-    with pytest.raises(ConfigError, match="LlamaForCausalLM has no tensor-parallel plan"):
+    model.model.layers[0].self_attn.register_parameter("sinks", nn.Parameter(torch.zeros(4)))
+    model._tp_plan = {**model.tp_plan, "model.layers.*.self_attn.sinks": "colwise"}
+    with pytest.raises(ConfigError, match=r"wants model\.layers\.0\.self_attn\.sinks split in the style 'colwise'"):
+        split_products(model, TwoRanks())
+
+
+def test_experts_stay_whole_and_so_does_what_the_plan_cuts_of_them(plan, tmp_path):
+    split_products(AutoModelForCausalLM.from_pretrained(write_tiny_moe(tmp_path / "moe")), TwoRanks())
+    assert "model.layers.1.self_attn.q_proj" in plan
+    assert plan["model.layers.1.self_attn.q_norm"] == "EachHead"
+    assert not any("experts" in name or "gate" in name for name in plan if ".layers.1.mlp" in name)
+    assert plan["model.layers.0.mlp.down_proj"] == "RowwiseParallel"  # the dense layer
+
+
+@pytest.mark.parametrize("left", [{}, {"model.embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"}])
+def test_a_model_without_a_plan_for_its_layers_is_refused(left):
+    model = make_model()
+    model._tp_plan = left
+    with pytest.raises(ConfigError, match="LlamaForCausalLM has no tensor-parallel plan for its layers"):
         split_products(model, TwoRanks())
