@@ -35,7 +35,7 @@ class LoraConfig(Section):
     the adapter alone, which the server adds to the model itself (the local engine)."""
     wire_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of A and B where they travel alone. With float32 servers hold, bit for bit, what they would hold if the sums
-    travelled; bfloat16 takes about a third of the bytes and rounds what is added by 2^-9 of itself."""
+    travelled; bfloat16 takes about a quarter of the bytes and rounds what is added by 2^-9 of itself."""
     export_merged: bool = True
     """Export the weights with the adapter added too, beside the adapter in peft's form."""
 
