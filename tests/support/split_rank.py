@@ -1,7 +1,7 @@
-"""A rank of four that trains in one arrangement after the other: python -m tests.support.split_rank.
+"""Four ranks that train in one arrangement after the other: python -m tests.support.split_rank.
 
-Arguments: model directory, beside which is one of a model with experts, and output directory. Its last line is what it
-found in each that it was part of.
+Arguments: model directory, beside which is one of a model with experts, and output directory. Its last line is what
+each rank found, by arrangement.
 """
 
 import json
@@ -15,6 +15,7 @@ from asyncrl.config import Config, ParallelConfig, TrainerConfig
 from asyncrl.starter.model import build_tokenizer, save
 from asyncrl.trainer.parallel import ProcessGroup, open_ranks
 from tests.support import policy_rank, shared_rows
+from tests.support.two_ranks import forked_ranks
 
 ARRANGEMENTS = {
     "fsdp 4": ParallelConfig(fsdp=4),
@@ -75,4 +76,4 @@ def main(model_dir: Path, out: Path) -> dict:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps(main(Path(sys.argv[1]), Path(sys.argv[2]))))
+    print(json.dumps(forked_ranks(4, lambda: main(Path(sys.argv[1]), Path(sys.argv[2])))))

@@ -5,6 +5,8 @@ import os
 import socket
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -39,6 +41,34 @@ def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 240.0
     for process, (out, err) in zip(processes, finished, strict=True):
         assert process.returncode == 0, f"{out}\n{err}"
     return [json.loads(out.splitlines()[-1]) for out, _ in finished]
+
+
+def forked_ranks(world: int, run: Callable[[], dict]) -> list[dict]:
+    """What `run` gives in each of `world` ranks, which are forks of this process: what it has imported they have, too.
+
+    The process must not have computed anything yet: threads do not come along.
+    """
+    os.environ |= {"WORLD_SIZE": str(world)}
+    pipes = []
+    for rank in range(world):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            code = 1
+            try:
+                with os.fdopen(writer, "w") as pipe:
+                    json.dump(run(), pipe)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(writer)
+        pipes.append(reader)
+    texts = [Path(f"/dev/fd/{reader}").read_text() for reader in pipes]
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in pipes]
+    assert codes == [0] * world, codes
+    return [json.loads(text) for text in texts]
 
 
 def fixtures_of(module: ModuleType):
