@@ -64,6 +64,7 @@ LOG_NOT_MODELLED: Mapping[str, str] = {
     "need": "the model reads from its servers who needs an anchor",
     "answered": "the same",
     "put_wish": "servers that sleep take no part",
+    "put_pin": "a server that stays at a version for an evaluation is one that is slow",
     "commit_merged": "a merged delta is the deltas between its ends: the same bits for fewer bytes",
 }
 """Methods of `VersionLog` that change something and are in no model, and why."""
