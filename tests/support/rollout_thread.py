@@ -28,8 +28,10 @@ class RolloutThread:
         *,
         change: Callable[[Group], Group] = lambda group: group,
         plays: Callable[[ReplayBuffer], bool] = lambda ledger: True,
+        memo: dict[int, Group] | None = None,
     ) -> None:
-        """`change`: what becomes of a group for training; `plays`: whether to reserve from a ledger now."""
+        """`change`: what becomes of a group for training; `plays`: whether to reserve from a ledger now; `memo`: groups
+        that were made before, for runs of one model: making one costs more than training on it."""
         self._plays = plays
         self._buffer, self._log, self._model_dir, self._group_size, self._change = (
             buffer,
@@ -39,7 +41,7 @@ class RolloutThread:
             change,
         )
         self._stop = threading.Event()
-        self._memo: dict[int, Group] = {}
+        self._memo: dict[int, Group] = {} if memo is None else memo
         self.error: BaseException | None = None
         self.put: list[tuple[str, int]] = []
 
