@@ -15,14 +15,14 @@ from scripts.benches.whole_runs import Run, run
 
 LONG = Scene("long", max_new_tokens=192, mean_lengths=(float("inf"),) * 10)
 """Answers that are cut at the limit."""
-ROWS = 4
-"""Rows that a server decodes at once."""
+ROWS = 2
+"""Rows that a server decodes at once: what makes the run generation-bound on a CPU, as memory does on a GPU."""
 CORES = {"serve-rollout": 0, "train": 1}
 WARM_STEPS = 3  # a switch is measured in them, and servers start
 SCRIPTS = Path(__file__).resolve().parents[1] / "peers"
 
 
-def measure(home: Path, *, steps: int = 12, repeats: int = 3) -> dict[str, float | None]:
+def measure(home: Path, *, steps: int = 10, repeats: int = 2) -> dict[str, float | None]:
     """Wall seconds of a run that lends over those of one that does not, and what lies behind them.
 
     Args:
