@@ -10,7 +10,7 @@ import pytest
 
 from asyncrl.run.handover import revealed
 from asyncrl.trainer.checkpoint_files import MANIFEST
-from buffer import ReplayBuffer
+from buffer import Group, ReplayBuffer
 from tests.support.killed_saver import MOMENTS
 from tests.support.redis_server import running_redis
 from tests.support.rollout_thread import RolloutThread
@@ -20,6 +20,8 @@ from weightsync.log import open_log
 
 FOUND = dict.fromkeys(MOMENTS[:3], 3) | dict.fromkeys(MOMENTS[3:], 5)
 """Moment -> the first step of the trainer that resumes: no more is lost than what came after the newest checkpoint."""
+
+MEMO: dict[int, Group] = {}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def straight(model_dir, tmp_path_factory):
     """Weights and lines of the run that nobody killed."""
     config = settings(tmp_path_factory.mktemp("straight"), model_dir, "straight")
     run = start_trainer(config, make_buffer(config))
-    with rollout_for(run).running():
+    with rollout_for(run, memo=MEMO).running():
         run.go()
     return run
 
@@ -75,7 +77,8 @@ def test_a_trainer_killed_at(moment, straight, killed, server, model_dir, tmp_pa
     config = settings(tmp_path, model_dir, name)
     (tmp_path / "config.json").write_text(json.dumps(revealed(config)))
     buffer = ReplayBuffer.connect(server.url, name, config.buffer, config.staleness)
-    with RolloutThread(buffer, open_log(str(tmp_path / "log"), "toy"), model_dir, GROUP_SIZE).running():
+    log = open_log(str(tmp_path / "log"), "toy")
+    with RolloutThread(buffer, log, model_dir, GROUP_SIZE, memo=MEMO).running():
         killed.stdin.write(f"{moment} {tmp_path / 'config.json'}\n")
         killed.stdin.flush()
         assert killed.stdout.readline().strip() == "-9"

@@ -4,8 +4,11 @@ import pytest
 
 from asyncrl.trainer import checkpoint_files as files
 from asyncrl.trainer.limits import Limits
+from buffer import Group
 from tests.support.tiny_policy import write_tiny_model
 from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer
+
+MEMO: dict[int, Group] = {}
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +21,7 @@ def trained(directory, model_dir, *, buffer=None, resume=False, heldout=0, every
     run = start_trainer(config, buffer or make_buffer(config), heldout=heldout)
     if on_score is not None:
         run.parts.checkpoints.score = on_score(run.parts.checkpoints.score)
-    with rollout_for(run).running():
+    with rollout_for(run, memo=MEMO).running():
         return run, run.go(resume=resume)
 
 

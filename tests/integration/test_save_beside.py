@@ -10,10 +10,12 @@ from asyncrl.errors import CheckpointError, FencedOut, WaitTimeout
 from asyncrl.trainer import checkpoint_files as files
 from asyncrl.trainer import saving
 from asyncrl.trainer.rank_files import RankFiles
+from buffer import Group
 from tests.support.tiny_policy import write_tiny_model
 from tests.support.trainer_run import make_buffer, make_config, rollout_for, start_trainer
 
 SOON_S = 30.0
+MEMO: dict[int, Group] = {}
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,7 @@ def trainer(directory, model_dir, *, steps=4, every_steps=2, buffer=None, eval_e
 
 
 def train(run, **arguments):
-    with rollout_for(run).running():
+    with rollout_for(run, memo=MEMO).running():
         return run.go(**arguments)
 
 
