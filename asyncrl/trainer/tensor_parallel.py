@@ -113,8 +113,20 @@ def _chosen(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str,
         pattern = re.sub(r"\.\d+(?=\.|$)", ".*", name)
         # What is inside a part that stays whole stays so, too.
         if pattern in plan and not pattern.startswith(tuple(f"{part}." for part in whole)):
-            found[name] = plan[pattern]
+            found |= dict.fromkeys(_products_of(name, plan[pattern], named), plan[pattern])
     return found
+
+
+def _products_of(name: str, style: str, named: Mapping[str, nn.Module]) -> list[str]:
+    """The module itself; of a layer with an adapter its frozen product and the one of A and B that is cut as it is.
+
+    By columns: every rank has A whole, and the rows of B that it has of the weight. By rows: the columns of A, whose
+    products are summed, and B whole. Either way both terms of the layer's sum are what the plan says.
+    """
+    if f"{name}.base_layer" not in named:
+        return [name]
+    cut = "lora_B" if style.startswith("colwise") else "lora_A"
+    return [f"{name}.base_layer", *(part for part in named if part.startswith(f"{name}.{cut}."))]
 
 
 def _width(part: nn.Module, style: str) -> int:
