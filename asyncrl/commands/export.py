@@ -1,5 +1,7 @@
-"""Write a checkpoint of a run as a Hugging Face model directory that transformers and servers load; the newest one, if
-no other is named. It may have been written by any number of ranks."""
+"""Write a checkpoint, the newest if none is named, as a Hugging Face model directory that transformers and servers load.
+
+It may have been written by any number of ranks.
+"""
 
 import argparse
 import json

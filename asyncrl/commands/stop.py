@@ -1,5 +1,7 @@
-"""Ask both clusters of a run to stop: workers finish or give back their groups, the trainer finishes its step,
-saves, and leaves within trainer.stop_grace_s."""
+"""Ask both clusters of a run to stop: workers finish or give back their groups, the trainer saves and leaves.
+
+It finishes its step first where that is possible within trainer.stop_grace_s.
+"""
 
 import argparse
 
