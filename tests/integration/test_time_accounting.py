@@ -42,7 +42,8 @@ def test_the_phases_of_a_step_add_up_to_it_and_little_is_left_over(lines):
         assert sum(spent.values()) == pytest.approx(line["timing_s/step"], rel=1e-9)
         assert min(spent.values()) >= 0.0
         assert line["perf/time/accounted_frac"] == pytest.approx(1 - spent["other"] / line["timing_s/step"])
-        assert line["perf/time/accounted_frac"] > 0.5
+    # Of single steps, which take milliseconds here, a busy machine may make anything.
+    assert sum(phases(line)["other"] for line in lines) < 0.5 * sum(line["timing_s/step"] for line in lines)
 
 
 def test_what_a_step_does_is_told_apart(lines):
