@@ -8,46 +8,26 @@ routed experts, are whole on each of these ranks. A vocabulary that they do not 
 import re
 from collections.abc import Callable, Mapping
 
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
 from transformers import PreTrainedModel
 
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.heads import require_whole_heads
-
-
-class EachHead(ParallelStyle):
-    """A module that works on each head alone (a norm of queries or keys): whole on every rank, its input a part of the
-    heads, its gradient the sum over ranks."""
-
-    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        # Dimensions of the input: row, position, head, width.
-        return distribute_module(module, device_mesh, input_fn=_heads_in, output_fn=_heads_out)  # type: ignore[arg-type]  # torch's hints forget what the functions return
-
-
-def _heads_in(module: nn.Module, inputs: tuple[Tensor, ...], mesh: DeviceMesh) -> tuple[Tensor, ...]:
-    del module
-    return (DTensor.from_local(inputs[0], mesh, [Shard(2)], run_check=False), *inputs[1:])
-
-
-def _heads_out(module: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
-    del module, mesh
-    return output.to_local()
-
+from asyncrl.trainer.sliced_layers import Columns, EachHead, Rows, Vocabulary
 
 STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
-    "colwise": ColwiseParallel,
-    "rowwise": RowwiseParallel,
-    "colwise_rep": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "colwise_gather_output": lambda: ColwiseParallel(output_layouts=Replicate()),
-    "rowwise_rep": lambda: RowwiseParallel(input_layouts=Replicate()),
-    "rowwise_split_input": lambda: RowwiseParallel(input_layouts=Replicate()),
-    "embedding_rowwise": lambda: RowwiseParallel(input_layouts=Replicate()),
+    "colwise": Columns,
+    "rowwise": Rows,
+    "colwise_rep": lambda: Columns(gathers=True),
+    "colwise_gather_output": lambda: Columns(gathers=True),
+    "rowwise_rep": lambda: Rows(splits=True),
+    "rowwise_split_input": lambda: Rows(splits=True),
+    "embedding_rowwise": Vocabulary,
     "replicated_with_grad_allreduce": EachHead,
 }
-"""Styles of transformers' plans -> torch's."""
+"""Styles of transformers' plans -> those of sliced_layers."""
 
 WHOLE = ("moe_tp_experts", "replicate")
 """Styles of modules that every rank may as well hold and run whole: what comes out is the same."""
@@ -87,6 +67,11 @@ def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> None:
                 f"trainer.parallel.tp = {mesh.size()}: the plan of {type(model).__name__} wants {name} split in the "
                 f"style {style!r}; known are, of layers, {', '.join(STYLES)}. Set trainer.parallel.tp to 1 and split "
                 "with trainer.parallel.fsdp."
+            )
+        if not isinstance(named[name], nn.Linear | nn.Embedding) and style != "replicated_with_grad_allreduce":
+            raise ConfigError(
+                f"trainer.parallel.tp = {mesh.size()}: {name} is a {type(named[name]).__name__}, which cannot be cut "
+                "into slices. Set trainer.parallel.tp to 1 and split with trainer.parallel.fsdp."
             )
     tied = head is not None and embedding.weight is head.weight
     uneven = {name for name, style in chosen.items() if _width(named[name], style) % mesh.size()}

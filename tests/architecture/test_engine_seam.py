@@ -5,7 +5,7 @@ import ast
 from asyncrl.trainer.engine import ENGINES
 from tests.architecture.test_source import ROOT
 
-BELOW = {"fsdp2": {"fsdp2", "model", "value_model", "sharding", "tensor_parallel"}}
+BELOW = {"fsdp2": {"fsdp2", "model", "value_model", "sharding", "tensor_parallel", "sliced_layers"}}
 """Engine -> files of asyncrl/trainer that are its own."""
 
 
@@ -30,7 +30,7 @@ def test_nothing_above_the_seam_imports_an_engine():
         assert reached <= {own.get(module)}, f"{module} imports files of the engine {reached}"
 
 
-def test_one_file_knows_fsdp_and_one_the_split_of_products():
+def test_one_file_knows_fsdp_and_two_the_split_of_products():
     found = {"torch.distributed.fsdp": set(), "torch.distributed.tensor.parallel": set()}
     for path in (ROOT / "asyncrl").rglob("*.py"):
         for name in imports(path):
@@ -39,5 +39,5 @@ def test_one_file_knows_fsdp_and_one_the_split_of_products():
                     files.add(path.name)
     assert found == {
         "torch.distributed.fsdp": {"sharding.py"},
-        "torch.distributed.tensor.parallel": {"tensor_parallel.py"},
+        "torch.distributed.tensor.parallel": {"tensor_parallel.py", "sliced_layers.py"},
     }

@@ -47,8 +47,8 @@ def test_a_vocabulary_that_cannot_be_cut_stays_whole(plan):
 def test_tied_embeddings_are_cut_alike_and_stay_one_parameter(plan, tied):
     model = make_model(vocab_size=52, tie_word_embeddings=tied)
     split_products(model, TwoRanks())
-    assert plan["lm_head"] == "ColwiseParallel"
-    assert plan.get("model.embed_tokens") == "RowwiseParallel" or not tied
+    assert plan["lm_head"] == "Columns"
+    assert plan.get("model.embed_tokens") == "Vocabulary" or not tied
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
 
 
@@ -97,7 +97,7 @@ def test_experts_stay_whole_and_so_does_what_the_plan_cuts_of_them(plan, tmp_pat
     assert "model.layers.1.self_attn.q_proj" in plan
     assert plan["model.layers.1.self_attn.q_norm"] == "EachHead"
     assert not any("experts" in name or "gate" in name for name in plan if ".layers.1.mlp" in name)
-    assert plan["model.layers.0.mlp.down_proj"] == "RowwiseParallel"  # the dense layer
+    assert plan["model.layers.0.mlp.down_proj"] == "Rows"  # the dense layer
 
 
 @pytest.mark.parametrize("left", [{}, {"model.embed_tokens": "embedding_rowwise", "lm_head": "colwise_gather_output"}])
