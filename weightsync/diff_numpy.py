@@ -87,7 +87,12 @@ def _begun(positions: Index, start: int, width: int) -> list[Mixed]:
 def _terms(begun: list[Mixed], words: Words) -> int:
     """Sum of the digest terms of words."""
     halves = [words & np.uint32(0xFFFF), words >> np.uint32(16)] if len(begun) == 2 else [words]
-    return sum(_finished(first ^ half) for first, half in zip(begun, halves, strict=True))
+    found = 0
+    for first, half in zip(begun, halves, strict=True):
+        x = half.astype(np.uint64)  # before the xor, which would convert it in small pieces
+        x ^= first
+        found += _finished(x)
+    return found
 
 
 def _finished(x: Mixed) -> int:

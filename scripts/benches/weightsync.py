@@ -11,7 +11,7 @@ bytes_per_changed_3pct    bytes of all frames, headers too, by changed words; ov
 frame_over_memcpy_3pct    compare, code, digest, compress, seal over memcpy of the same words, bucket by bucket
 vs_verl_encode_3pct       the plain delta's encode (peers/verl_like.py) over the whole frame's
 vs_verl_apply_3pct        its masked apply over seal, decompression, checks, adding and digest, with numba
-vs_verl_loader_3pct       the same over all of the loader in an engine, which works everything out before it writes
+vs_verl_loader_3pct       the same over all of the loader in an engine, which checks the planes again and reads a share
 vs_verl_apply_torch_3pct  the same over the loader without numba
 vs_dense_10gbps           a version as dense words over one as frames, end to end on the same paced sockets
 publish_blocks_step_share    seconds that a step waits for its publish, of the step

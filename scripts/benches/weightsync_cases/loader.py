@@ -1,7 +1,7 @@
 """The loader inside the engine against the plain delta's masked apply: all that a server stands still for, but HTTP.
 
-The loader reads its ticket, checks the planes again, works out every change from the old words, compares the digest
-and writes. CPU seconds of one thread, least of interleaved repeats.
+The loader reads its ticket and a share of the weights, checks the planes again, adds every change to the old word and
+compares the digest. CPU seconds of one thread, least of interleaved repeats.
 """
 
 import time
