@@ -15,6 +15,7 @@ from asyncrl.config import Config, ParallelConfig, TrainerConfig
 from asyncrl.starter.model import build_tokenizer, save
 from asyncrl.trainer.parallel import ProcessGroup, open_ranks
 from tests.support import policy_rank, shared_rows
+from tests.support.sliced_facts import sliced_facts
 from tests.support.two_ranks import forked_ranks
 
 ARRANGEMENTS = {
@@ -69,6 +70,7 @@ def main(model_dir: Path, out: Path) -> dict:
         if name == SAVED:
             found["experts"] = policy_rank.train(model_dir.with_name(EXPERTS), out / EXPERTS, ranks)
         if parallel.world == 2:
+            found["layers"] = sliced_facts(ranks.meshes.tp)
             found["resumed"] = policy_rank.train(model_dir, out / "resumed", ranks, 2, out / SAVED / "checkpoints")
     ranks.close()
     return found
