@@ -6,8 +6,8 @@ from asyncrl.algorithms import resolve
 from asyncrl.config import ActorConfig, AlgorithmConfig, CriticConfig
 from asyncrl.trainer.critic import Critic
 from asyncrl.trainer.learner import Learner
-from asyncrl.trainer.parallel import OneRank, Ranks
 from asyncrl.trainer.models import Arithmetic
+from asyncrl.trainer.parallel import OneRank, Ranks
 from tests.support.tiny_policy import make_policy
 
 

@@ -14,9 +14,9 @@ from asyncrl.config.trainer import StarterModelConfig
 from asyncrl.starter.model import build_model, build_tokenizer, save
 from asyncrl.trainer.batch import Batch, build
 from asyncrl.trainer.learner import Learner
+from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.parallel import OneRank, Ranks, mini_batches
 from asyncrl.trainer.policy import Policy
-from asyncrl.trainer.models import Arithmetic
 from asyncrl.trainer.start import StartOfStep
 from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
