@@ -1,4 +1,4 @@
-"""A trainer that lends its device, as processes: its rank is killed, it is stopped, and nothing is lost or made twice."""
+"""A trainer that lends its device, as processes: its rank is killed, it is stopped, nothing is lost or made twice."""
 
 import os
 import signal
