@@ -1,4 +1,4 @@
-"""Write a checkpoint, the newest if none is named, as a Hugging Face model directory that transformers and servers load.
+"""Write a checkpoint, the newest if none is named, as a Hugging Face model directory for transformers and servers.
 
 It may have been written by any number of ranks.
 """

@@ -23,8 +23,8 @@ def model_dir(tmp_path_factory):
     return write_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
 
 
-def trainer(directory, model_dir, *, limit=2, steps=3, every_steps=100, buffer=None, **weightsync):
-    checkpoint = {"every_steps": every_steps, "keep_last": 10}
+def trainer(directory, model_dir, *, limit=2, steps=3, buffer=None, checkpoint=None, **weightsync):
+    checkpoint = {"every_steps": 100, "keep_last": 10, **(checkpoint or {})}
     config = make_config(
         directory, model_dir, staleness={"limit": limit}, trainer={"steps": steps, "checkpoint": checkpoint}
     )
@@ -162,7 +162,9 @@ class Killed(BaseException):
 
 def test_a_checkpoint_says_nothing_of_a_version_on_its_way_and_a_resume_goes_on_from_head(model_dir, tmp_path):
     """Saved while 1.1 is on its way; the trainer dies, and 1.1 becomes head after its death, as a late request does."""
-    run, saved, states = trainer(tmp_path, model_dir, every_steps=1), threading.Event(), []
+    # Written before the loop goes on, which dies with it.
+    at_once = {"every_steps": 1, "asynchronous": False}
+    run, saved, states = trainer(tmp_path, model_dir, checkpoint=at_once), threading.Event(), []
     save = run.parts.checkpoints.save
 
     def saving(name, policy, state, ranks, **parts):
@@ -179,7 +181,7 @@ def test_a_checkpoint_says_nothing_of_a_version_on_its_way_and_a_resume_goes_on_
     saved.set()
     while run.parts.log.head().version != pack(1, 1):
         assert watch.wait(SOON_S)
-    resumed = trainer(tmp_path, model_dir, every_steps=1, buffer=run.parts.buffer)
+    resumed = trainer(tmp_path, model_dir, checkpoint=at_once, buffer=run.parts.buffer)
     with rollout_for(resumed).running():
         outcome = resumed.go(resume=True)
     assert in_time == [True]
