@@ -93,7 +93,7 @@ def _chosen(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str,
     """Module or parameter -> style, where the plan names one that cuts."""
     plan = {name: style for name, style in dict(model.tp_plan).items() if style not in WHOLE}
     whole = tuple(name for name, style in dict(model.tp_plan).items() if style in WHOLE)
-    found = {}
+    found: dict[str, str] = {}
     for name in (*named, *(name for name, _ in model.named_parameters())):
         pattern = re.sub(r"\.\d+(?=\.|$)", ".*", name)
         # What is inside a part that stays whole stays so, too.
