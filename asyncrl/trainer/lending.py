@@ -19,6 +19,7 @@ LEND_FROM, LEND_AGAIN = 3.0, 2.0
 """A wait has to be so many switches long to be lent; fewer where the last wait was, so that a wait near the bound does
 not change sides at each step."""
 WEIGHT = 0.3  # of the newest measurement in an average
+RATE_FORGETS = 0.1  # of what was counted before, at each stretch: groups come in bursts, a few in each
 FORGET = 0.95  # what is left of a switch's cost after a wait without one: a single slow switch is tried again in time
 PROBE_AFTER = 20  # waits in a row after which a gain that was not there is measured again
 
@@ -48,8 +49,8 @@ class Rate:
     def note(self, num: float, seconds: float) -> None:
         """`num` groups came in during a stretch of `seconds`."""
         if seconds > 0:
-            self._num = (1 - WEIGHT) * self._num + max(num, 0.0)
-            self._seconds = (1 - WEIGHT) * self._seconds + seconds
+            self._num = (1 - RATE_FORGETS) * self._num + max(num, 0.0)
+            self._seconds = (1 - RATE_FORGETS) * self._seconds + seconds
 
     def per_s(self, num: float = 0.0, seconds: float = 0.0) -> float | None:
         """The rate, the stretch that is not over yet included."""
