@@ -37,7 +37,7 @@ def place(*, ranks: int, servers: int, tp: int, num_devices: int, shares_devices
     if need > num_devices:
         raise PreflightError(
             f"{ranks} trainer ranks and {servers} servers of {tp} devices need {need} devices, this machine has "
-            f"{num_devices}. Lower trainer.parallel.fsdp, inference.servers or inference.tp, or put the rollout side "
+            f"{num_devices}. Lower trainer.parallel, inference.servers or inference.tp, or put the rollout side "
             "on another machine with `asyncrl serve-rollout`."
         )
     return Placement(
