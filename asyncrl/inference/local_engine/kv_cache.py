@@ -20,6 +20,9 @@ Int64 = NDArray[np.int64]
 NARROW, WIDE = 64, 128
 """Positions in a block. 64 wastes less on short rows; 128 makes fewer blocks, which is what tiny models pay for."""
 
+STEP = 16
+"""A block is no wider than the longest row, rounded up to a multiple of this."""
+
 
 class KVCache:
     """Block storage for up to `max_rows` rows.
@@ -30,7 +33,7 @@ class KVCache:
 
     def __init__(self, config: ModelConfig, max_rows: int, max_length: int, dtype: torch.dtype) -> None:
         self.config, self.max_rows, self.dtype = config, max_rows, dtype
-        self.width = NARROW if config.kv_size >= 128 else WIDE
+        self.width = min(NARROW if config.kv_size >= 128 else WIDE, -(-max_length // STEP) * STEP)
         self.num_rows = self.num_blocks = 0
         self._table: Int64 = np.full((max_rows, -(-max_length // self.width)), -1, dtype=np.int64)  # [row, level]
         self._levels_of: Int64 = np.zeros(max_rows, dtype=np.int64)
