@@ -447,7 +447,7 @@ def test_an_update_without_a_pause_waits_until_running_requests_are_done(
 ) -> None:
     flight = server.start(num=600)
     assert server.update([(NORM, weights[NORM] * 2)], weight_version="0.1").status_code == 200
-    assert flight.result.done()
+    # The one span says so; whether the stream's reader has its end yet is up to its thread.
     assert spans(flight.final()) == [("0.0", 0, 600)]
 
 

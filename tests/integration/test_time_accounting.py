@@ -48,8 +48,10 @@ def test_the_phases_of_a_step_add_up_to_it_and_little_is_left_over(lines):
 
 def test_what_a_step_does_is_told_apart(lines):
     for line in lines:
-        assert {"wait_groups", "fetch", "batch", "learner", "old_log_prob", "ref", "update_actor"} <= set(phases(line))
+        assert {"fetch", "batch", "learner", "old_log_prob", "ref", "update_actor"} <= set(phases(line))
         assert "trainer's heartbeat" not in phases(line)
+    # Workers begin with the run, so the first batch is waited for; later ones may be there in time.
+    assert phases(lines[0])["wait_groups"] > 0
     assert phases(lines[1])["wait_evaluation"] > 0
     assert phases(lines[1]).keys() & {"checkpoint"} or phases(lines[2]).keys() & {"checkpoint"}
 
