@@ -8,11 +8,10 @@ may start before head is the trained version, so there is nothing to do beside i
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from asyncrl import waits
 from asyncrl.errors import WaitTimeout
+from asyncrl.metrics.timing import Stopwatches
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
 from asyncrl.trainer.flight import Flight
 from asyncrl.trainer.lineage import Lineage
@@ -40,7 +39,7 @@ class Publishing:
         self._flight: Flight[PublishReport] | None = None
         self._version = lineage.version
         self._news: dict[str, float] = {}
-        self._blocked_s = 0.0
+        self._watches = Stopwatches()
         self.num_failed = 0
         self.num_published = 0
 
@@ -55,7 +54,7 @@ class Publishing:
             await self.publish()
             return
         await self.settle()
-        with self._blocking():
+        with self._watches.watch("publish_blocked"):
             staged = await waits.blocking(COPY, self._parts.publisher.capture)
         self._depart(staged)
 
@@ -81,7 +80,7 @@ class Publishing:
             return False
         deadline_s = 2 * self._parts.config.weightsync.publish_deadline_s
         try:
-            with self._blocking():
+            with self._watches.watch("publish_blocked"):
                 report = await waits.until(
                     name, flight.landed, why=lambda: self._why(flight), wake=flight.wait, deadline_s=deadline_s
                 )
@@ -100,8 +99,8 @@ class Publishing:
 
     def drain(self) -> dict[str, float]:
         """Metrics of what was published, or failed, since the last call, and the seconds the loop waited for it."""
-        news = self._news | {"timing_s/publish_blocked": self._blocked_s}
-        self._news, self._blocked_s = {}, 0.0
+        news = self._news | {"timing_s/publish_blocked": 0.0} | self._watches.drain()
+        self._news = {}
         return news
 
     async def leave(self) -> None:
@@ -203,14 +202,6 @@ class Publishing:
             f"version {label(self._version)} is on its way for {flight.seconds:.0f} s, at {doing or 'the pruning'}; "
             f"weightsync.publish_deadline_s is {config.publish_deadline_s:g}"
         )
-
-    @contextmanager
-    def _blocking(self) -> Iterator[None]:
-        start_s = time.monotonic()
-        try:
-            yield
-        finally:
-            self._blocked_s += time.monotonic() - start_s
 
 
 def _metrics(report: PublishReport, beside_s: float) -> dict[str, float]:

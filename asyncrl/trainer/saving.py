@@ -11,14 +11,14 @@ copy.
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from asyncrl import waits
 from asyncrl.errors import CheckpointError
+from asyncrl.metrics.timing import Stopwatches
 from asyncrl.trainer.agreement import Decision, decided_by_rank0
 from asyncrl.trainer.buffer_gauges import gauges
 from asyncrl.trainer.checkpoint_files import CheckpointName, size_of
@@ -71,7 +71,7 @@ class Saver:
         self._trained: set[int] = set()
         self._masked: Counter[str] = Counter()
         self._gauges: dict[str, float] = {}
-        self._blocked_s = 0.0
+        self._watches = Stopwatches()
         self._flight: Flight[Path] | None = None
         self._taken_step = self._saved_step = lineage.step
         self._taken: Taken | None = None
@@ -119,10 +119,7 @@ class Saver:
         """Metrics since the last call: the buffer as the newest checkpoint found it, bytes and seconds of checkpoints;
         on rank 0."""
         drained, self._gauges = self._gauges, {}
-        if self._blocked_s:
-            drained["timing_s/checkpoint_blocked"] = self._blocked_s
-        self._blocked_s = 0.0
-        return drained
+        return drained | self._watches.drain()
 
     async def save_if_due(self) -> None:
         """A periodic checkpoint, and the news of the one on its way: a failure is reported and tried again.
@@ -145,7 +142,7 @@ class Saver:
                 self._bear(error)
             return
         taken = await self._take()
-        with self._blocking():
+        with self._watches.watch("checkpoint_blocked"):
             copied = await waits.blocking(
                 COPY, self._parts.checkpoints.copy, self._parts.policy, self._parts.learner.critic
             )
@@ -162,7 +159,7 @@ class Saver:
             return
         taken = await self._take()
         try:
-            with self._blocking():
+            with self._watches.watch("checkpoint_blocked"):
                 path = await waits.blocking(WRITE, self._write, taken, None)
         except CheckpointError:
             self._fail()
@@ -195,7 +192,7 @@ class Saver:
         if flight is None:
             return
         try:
-            with self._blocking():
+            with self._watches.watch("checkpoint_blocked"):
                 path = await waits.until(
                     LANDING,
                     flight.landed,
@@ -274,14 +271,6 @@ class Saver:
         if self._failures >= MAX_FAILURES:
             raise error
         log.warning("%s Training goes on; failure %d of %d.", error, self._failures, MAX_FAILURES)
-
-    @contextmanager
-    def _blocking(self) -> Iterator[None]:
-        start_s = time.monotonic()
-        try:
-            yield
-        finally:
-            self._blocked_s += time.monotonic() - start_s
 
     def _name(self) -> CheckpointName:
         return CheckpointName(self._lineage.branch, self._lineage.number, self._lineage.step)
