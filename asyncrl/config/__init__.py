@@ -12,6 +12,7 @@ from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, 
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
 from asyncrl.config.teachers import TeacherConfig
+from asyncrl.config.tools import ToolsConfig
 from asyncrl.config.trainer import (
     ActorConfig,
     AlgorithmConfig,
@@ -48,6 +49,7 @@ __all__ = [
     "StalenessConfig",
     "StarterConfig",
     "TeacherConfig",
+    "ToolsConfig",
     "TrainerConfig",
     "WeightsyncConfig",
 ]

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from asyncrl.config.section import Section
+from asyncrl.config.tools import ToolsConfig
 
 
 class DataConfig(Section):
@@ -144,6 +145,9 @@ class RolloutConfig(Section):
 
     partials: PartialsConfig = PartialsConfig()
     """Unfinished groups: when they are parked."""
+
+    tools: ToolsConfig = ToolsConfig()
+    """Tools that the model may call."""
 
     @field_validator("top_k")
     @classmethod
