@@ -102,6 +102,7 @@ class TurnAnswer:
         token_ids, logprobs: the sampled tokens and their logprobs in nats, the end token included.
         token_texts: the text of each token, if the request asked for logprobs; else empty.
         prompt_tokens: tokens that the model read before it.
+        stop_text: which of the request's stop texts ended it; None: none of them did.
     """
 
     id: str
@@ -116,6 +117,7 @@ class TurnAnswer:
     logprobs: tuple[float, ...]
     prompt_tokens: int
     token_texts: tuple[str, ...] = field(default=())
+    stop_text: str | None = None
 
     @property
     def completion_tokens(self) -> int:
@@ -140,6 +142,16 @@ class ToolCallPiece:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnStart:
+    """What is known of an answer before its first token; each field is that of the TurnAnswer to come."""
+
+    id: str
+    model: str
+    created_s: int
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnDelta:
     """A piece of an answer in a stream: exactly one of these is set.
 
@@ -147,9 +159,11 @@ class TurnDelta:
     before text, text before calls.
 
     Attributes:
+        start: in the first piece and in no other: protocols name an answer before they show any of it.
         answer: the whole of it, in the last piece and in no other.
     """
 
+    start: TurnStart | None = None
     text: str = ""
     reasoning: str = ""
     tool_call: ToolCallPiece | None = None
