@@ -6,9 +6,11 @@ from pydantic import Field, field_validator, model_validator
 
 from asyncrl.config.checkpoint import CheckpointConfig
 from asyncrl.config.critic import CriticConfig
+from asyncrl.config.data import DataConfig
 from asyncrl.config.lora import LoraConfig
 from asyncrl.config.parallel import ParallelConfig
-from asyncrl.config.rollout import DataConfig, InferenceConfig, PartialsConfig, RewardConfig, RolloutConfig
+from asyncrl.config.reward import RewardConfig
+from asyncrl.config.rollout import InferenceConfig, PartialsConfig, RolloutConfig
 from asyncrl.config.run import ClusterConfig, MetricsConfig, RunConfig, ScheduleConfig
 from asyncrl.config.section import Section
 from asyncrl.config.teachers import TeacherConfig

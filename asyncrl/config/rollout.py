@@ -1,4 +1,4 @@
-"""Sections of the rollout cluster: data, rollout, inference."""
+"""Sections of the rollout cluster: rollout, inference."""
 
 from ipaddress import ip_network
 from pathlib import Path
@@ -6,86 +6,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from asyncrl.config.reward import RewardConfig
 from asyncrl.config.section import Section
 from asyncrl.config.tools import ToolsConfig
-
-
-class DataConfig(Section):
-    """Which prompts there are, and which rows of the files are usable."""
-
-    train_files: tuple[Path, ...] = ()
-    """Parquet files (verl's schema) or JSON Lines to train on, in this order."""
-
-    val_files: tuple[Path, ...] = ()
-    """Held-out files for evaluation; never trained on. Empty: no evaluation."""
-
-    prompt_key: str = "prompt"
-    """Column that holds the prompt: a list of chat messages, or a string for one user message."""
-
-    max_prompt_tokens: int = Field(1024, ge=1)
-    """Longest prompt in tokens, chat template included. What happens to longer ones: the next two keys."""
-
-    filter_overlong_prompts: bool = True
-    """Leave rows out whose prompt is longer than data.max_prompt_tokens, and count them."""
-
-    truncation: Literal["error", "left", "right", "middle"] = "error"
-    """What to do with a longer prompt that was not left out: refuse it, or cut tokens on that side."""
-
-    shuffle: bool = True
-    """Draw the rows of each epoch in an order made from run.seed; false keeps the file order."""
-
-    strict: bool = True
-    """Refuse a file with lines that cannot be read, listing them. False leaves them out, counted by reason. Rows that
-    can be read but not used (an empty prompt, no usable truth) are left out and counted either way."""
-
-
-class RewardServerConfig(Section):
-    """A reward model that somebody else runs behind a URL."""
-
-    url: str = Field(pattern=r"^https?://[^\s/]+")
-    """Where answers are posted to, one at a time, as JSON; it replies {"score": number, ...}."""
-
-    data_sources: tuple[str, ...] = ()
-    """Data sources whose answers it scores. Empty: all."""
-
-    max_attempts: int = Field(4, ge=1)
-    """Times an answer is sent, when the server is busy, fails or takes longer than rollout.reward.timeout_s."""
-
-    in_flight: int = Field(32, ge=1)
-    """Requests that one worker has with it at once; further answers wait."""
-
-
-class RewardConfig(Section):
-    """Where rewards come from, and how long one may take."""
-
-    servers: tuple[RewardServerConfig, ...] = ()
-    """Reward models over HTTP; the first that takes a data source scores it, before reward.file and the table."""
-
-    file: Path | None = None
-    """Python file with your own reward function, called with verl's arguments. None: the table by data_source."""
-
-    function: str = "compute_score"
-    """Name of the function in reward.file; it may be async."""
-
-    workers: int = Field(2, ge=1)
-    """Processes that score answers; a function that hangs or crashes costs one of them, never the run."""
-
-    timeout_s: float = Field(30.0, gt=0)
-    """Seconds one call may take. Later it is killed and the trajectory is masked and counted, not scored 0."""
-
-    @model_validator(mode="after")
-    def every_reward_can_be_called(self) -> Self:
-        """Refuse a reward behind a server that takes every answer: it would silently never be called."""
-        places = [number for number, server in enumerate(self.servers) if not server.data_sources]
-        hidden = "rollout.reward.file" if self.file is not None else None
-        if places and places[0] + 1 < len(self.servers):
-            hidden = f"rollout.reward.servers[{places[0] + 1}]"
-        if places and hidden is not None:
-            raise ValueError(
-                f"rollout.reward.servers[{places[0]}] takes the answers of every data source, so {hidden} would never "
-                "be called. List the data_sources of that server, or remove the other."
-            )
-        return self
 
 
 class PartialsConfig(Section):

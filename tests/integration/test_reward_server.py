@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from asyncrl.config.rollout import RewardServerConfig
+from asyncrl.config.reward import RewardServerConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.rewards import Reward, RewardPool, http
 from asyncrl.envs.rewards.http import MAX_BYTES, RewardServer

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import httpx
 
-from asyncrl.config.rollout import RewardServerConfig
+from asyncrl.config.reward import RewardServerConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import excerpt
 from asyncrl.envs.rewards.result import Reward, reward_from
