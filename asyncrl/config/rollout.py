@@ -52,7 +52,8 @@ class RolloutConfig(Section):
     """Turns of the model in one episode, in environments that answer back."""
 
     environment: str = "single_turn"
-    """Environment that episodes are played in: a row of asyncrl.envs.ENVIRONMENTS, or your own as module:Class."""
+    """Environment that episodes are played in: a row of asyncrl.envs.ENVIRONMENTS, or your own as path/to/file.py:Class
+    or package.module:Class (docs/environments.md)."""
 
     workers: int = Field(1, ge=1)
     """Worker processes; each plays the episodes of the prompts it reserves."""

@@ -1,16 +1,17 @@
 """What an environment is: it gives the first messages, answers each of the model's turns, and ends with a reward."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from asyncrl.config import RolloutConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import Json
+from asyncrl.envs.resources import Resources
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.rewards.result import Reward
 
-__all__ = ["Environment", "EnvironmentDeps", "Message", "Resumable", "Reward", "StepResult", "turn_of"]
+__all__ = ["Closable", "Environment", "EnvironmentDeps", "Message", "Resumable", "Reward", "StepResult", "turn_of"]
 
 Message = Mapping[str, Json]
 
@@ -29,7 +30,11 @@ class StepResult:
 
 
 class Environment(Protocol):
-    """One episode. In envs/single_turn, multi_turn_math, tool_math; held to tests/contract/test_environments.py."""
+    """One episode. One file each in envs, a row each of ENVIRONMENTS; held to tests/contract/test_environments.py.
+
+    A class attribute `scores_itself = True` says that it asks no reward of the table, so that its rows may have any
+    data source.
+    """
 
     async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:
         """Begin: the messages of the first prompt. The same row and seed give the same messages."""
@@ -49,8 +54,8 @@ class Environment(Protocol):
 class Resumable(Protocol):
     """What an environment has besides, whose episodes another worker may go on with after one of its turns.
 
-    Without it an episode can be continued within its first turn only, since a reset is all that this needs. All
-    environments of this package have it; held to tests/contract/test_environments.py.
+    Without it an episode can be continued within its first turn only, since a reset is all that this needs. Held to
+    tests/contract/test_environments.py.
     """
 
     def snapshot(self) -> Mapping[str, object] | None:
@@ -75,12 +80,30 @@ class Resumable(Protocol):
         ...
 
 
+@runtime_checkable
+class Closable(Protocol):
+    """What an environment has besides, whose episode holds more than memory: a process, a directory, a session."""
+
+    async def close(self) -> None:
+        """Give it back. Called once for every environment that was made, whatever became of its episode: ended, failed,
+        parked, cancelled, or never reset. It may be cancelled, and must then not leave anything running either.
+        What it raises is logged and fails nothing."""
+        ...
+
+
 @dataclass(frozen=True)
 class EnvironmentDeps:
-    """What environments are made from; shared by all episodes of a worker."""
+    """What environments are made from; shared by all episodes of a worker.
+
+    Attributes:
+        rewards: scores answers by the row's data source.
+        config: the section `rollout`.
+        resources: what is made once and closed with the worker, such as a process that many episodes talk to.
+    """
 
     rewards: RewardPool
     config: RolloutConfig
+    resources: Resources = field(default_factory=Resources)
 
 
 def turn_of(state: Mapping[str, object]) -> int:

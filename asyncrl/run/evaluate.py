@@ -59,4 +59,5 @@ async def _play(config: Config, model_dir: Path, urls: tuple[str, ...]) -> Score
     finally:
         parts.rewards.close()
         await parts.rewards.close_connections()
+        await parts.resources.close()
         await parts.fleet.close()

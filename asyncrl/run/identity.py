@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from asyncrl.config import Config, RewardConfig
 from asyncrl.data import Dataset, open_dataset
+from asyncrl.envs.lookup import scores_itself
 from asyncrl.envs.rewards import check_sources
 from asyncrl.rollout.chat import ChatTemplate
 from buffer import RunRecord
@@ -15,14 +16,22 @@ def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset |
     """The training prompts, and the held-out ones if there are any.
 
     Raises:
+        ConfigError: rollout.environment is no row of the table, and no code of your own either.
         DataError: names file, row and reason.
-        RewardError: a data_source has no reward: no server, no reward file, no rule of the table.
+        RewardError: a data_source has no reward: no server, no reward file, no rule of the table. An environment that
+            scores its episodes itself needs none; your own is asked by the rollout workers, which load it.
     """
     train = open_dataset(config.data.train_files, config.data, chat)
     held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
-    for dataset in filter(None, (train, held_out)):
-        check_sources(_from_table(config.rollout.reward, dataset.report.data_sources))
+    if scores_itself(config.rollout.environment) is False:
+        check_rewards(config, train, held_out)
     return train, None if held_out is None else held_out.first(config.eval.max_prompts)
+
+
+def check_rewards(config: Config, *datasets: Dataset | None) -> None:
+    """Refuse prompts that nothing would score. Raises RewardError: see open_prompts."""
+    for dataset in filter(None, datasets):
+        check_sources(_from_table(config.rollout.reward, dataset.report.data_sources))
 
 
 def _from_table(reward: RewardConfig, data_sources: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from asyncrl.config import Config, RewardConfig, TeacherConfig
 from asyncrl.config.greedy_baseline import plays_greedy_baseline
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
+from asyncrl.envs.resources import Resources
 from asyncrl.envs.rewards.http import RewardServer
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.inference.board import Board
@@ -23,7 +24,7 @@ from asyncrl.rollout.reservation import Prompts
 from asyncrl.rollout.teacher import Teacher
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.turns import Drawing
-from asyncrl.run.identity import open_prompts
+from asyncrl.run.identity import check_rewards, open_prompts
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class RolloutParts:
     fleet: Fleet
     player: EpisodePlayer
     rewards: RewardPool
+    resources: Resources
     teachers: Teachers
     train: Prompts
     held_out: Prompts | None
@@ -45,6 +47,8 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     chat = ChatTemplate.from_model_dir(model_dir)
     vocabulary = vocab_size(model_dir)
     train, held_out = open_prompts(config, chat)
+    if not getattr(make_environment, "scores_itself", False):
+        check_rewards(config, train, held_out)
     limits = FleetLimits(
         request_timeout_s=config.inference.request_timeout_s,
         max_version_skew=config.weightsync.max_version_skew,
@@ -73,6 +77,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         fleet=fleet,
         player=player,
         rewards=rewards,
+        resources=deps.resources,
         teachers=Teachers([_teacher(teacher, vocabulary, player.counts) for teacher in config.teachers]),
         train=Prompts(
             train,

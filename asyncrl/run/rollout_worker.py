@@ -45,6 +45,7 @@ async def _play(config: Config, name: str) -> None:
         finally:
             parts.rewards.close()
             await parts.rewards.close_connections()
+            await parts.resources.close()
             await parts.teachers.close()
 
 
