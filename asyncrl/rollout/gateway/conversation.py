@@ -59,6 +59,7 @@ class TurnRequest:
             "function": {"name", "arguments": JSON text}}`); a tool's `tool_call_id`. At least one.
         tools: OpenAI function schemas, `{"type": "function", "function": {...}}`.
         parses_tool_calls: False where the request says that no tool is to be called (tool_choice none).
+        shows_usage: whether a stream is to say at its end how many tokens it took, in protocols that ask for it.
         model: the name that the request gave.
     """
 
@@ -68,6 +69,7 @@ class TurnRequest:
     stream: bool = False
     model: str = ""
     parses_tool_calls: bool = True
+    shows_usage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

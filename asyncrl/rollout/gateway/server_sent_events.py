@@ -1,0 +1,48 @@
+"""Server-sent events: how a stream's pieces travel, and how a protocol's events follow from an answer's deltas.
+
+Source: WHATWG HTML, section 9.2. All events are JSON in one line, so that no text can end its event early.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from asyncrl.data.values import Json
+from asyncrl.rollout.gateway.conversation import ProtocolError, TurnDelta
+
+CONTENT_TYPE = "text/event-stream; charset=utf-8"
+
+
+class EventWriter(Protocol):
+    """A protocol's events of one answer. It waits for nothing, so that any order of deltas is easily tried."""
+
+    def write(self, delta: TurnDelta) -> Iterator[bytes]:
+        """The events that a delta adds."""
+        ...
+
+    def fail(self, error: ProtocolError) -> Iterator[bytes]:
+        """The events that end a stream whose answer will not come."""
+        ...
+
+
+def event(data: Mapping[str, Json], name: str | None = None) -> bytes:
+    """One event."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    head = "" if name is None else f"event: {name}\n"
+    # Half a surrogate pair, should a tool's name hold one, must not end the stream.
+    return f"{head}data: {text}\n\n".encode(errors="replace")
+
+
+async def written(deltas: AsyncIterator[TurnDelta], writer: EventWriter) -> AsyncIterator[bytes]:
+    """The events of a stream, those of one delta in one piece; a ProtocolError of `deltas` becomes its last event."""
+    try:
+        async for delta in deltas:
+            piece = _joined(writer.write(delta))
+            if piece:
+                yield piece
+    except ProtocolError as error:
+        yield _joined(writer.fail(error))
+
+
+def _joined(events: Iterable[bytes]) -> bytes:
+    return b"".join(events)
