@@ -1,0 +1,55 @@
+"""Parsers of tool calls by name, for `rollout.tools.parser`. A new one is a file beside this one and a line here."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from asyncrl.envs.tools.parsers.base import BadCall, ParsedTurn, ToolCall, ToolCallParser, TurnReader, parse_turn
+from asyncrl.envs.tools.parsers.hermes import HermesParser
+from asyncrl.envs.tools.parsers.llama3_json import Llama3JsonParser
+from asyncrl.envs.tools.parsers.mistral import MistralParser
+from asyncrl.envs.tools.parsers.pythonic import PythonicParser
+from asyncrl.errors import ConfigError
+
+__all__ = ["PARSERS", "BadCall", "ParsedTurn", "ToolCall", "ToolCallParser", "TurnReader", "find_parser", "parse_turn"]
+
+AUTO, DEFAULT = "auto", "hermes"
+PARSERS: Mapping[str, ToolCallParser] = MappingProxyType(
+    {
+        "hermes": HermesParser(),
+        "qwen": HermesParser(),
+        "llama3_json": Llama3JsonParser(),
+        "mistral": MistralParser(),
+        "pythonic": PythonicParser(),
+    }
+)
+_OTHER_FORMS = (
+    "<tool_call>",
+    "<|tool_call",
+    "<tool_calls",
+    "functions.",
+    "<function=",
+)  # of calls that no parser reads
+
+
+def find_parser(name: str, template: str) -> tuple[str, ToolCallParser]:
+    """The parser that `rollout.tools.parser` names, with its own name.
+
+    Args:
+        name: of the table, or `auto`: the one whose form the template shows. A template that shows none, as a model's
+            that was never trained on tools does, gets Hermes'.
+        template: source of the model's chat template.
+    Raises:
+        ConfigError: the template shows several forms, or one that no parser reads.
+    """
+    if name != AUTO:
+        return name, PARSERS[name]
+    shown = {type(parser): (key, parser) for key, parser in reversed(PARSERS.items()) if parser.is_shown_by(template)}
+    if len(shown) > 1 or (not shown and any(form in template for form in _OTHER_FORMS)):
+        found = (
+            f"several forms ({', '.join(key for key, _ in shown.values())})" if shown else "a form that is not known"
+        )
+        raise ConfigError(
+            f"rollout.tools.parser = auto, but the model's chat template shows tool calls in {found}. Set it to one "
+            f"of {', '.join(PARSERS)}."
+        )
+    return next(iter(shown.values()), (DEFAULT, PARSERS[DEFAULT]))
