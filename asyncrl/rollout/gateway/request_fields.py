@@ -49,7 +49,8 @@ class FieldTable:
             if rule is None:
                 raise invalid(
                     f"{name}: this gateway knows no such field, so the answer would not be what it asks for. "
-                    "Leave it out; docs/gateway.md lists the fields that have an effect and those that are ignored."
+                    "Leave it out; docs/gateway-protocols.md lists the fields that have an effect and those that are "
+                    "ignored."
                 )
             if value not in rule.allowed:
                 raise invalid(f"{name}: found {_shown(value)}. {rule.why}")

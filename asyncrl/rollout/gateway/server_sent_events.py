@@ -1,10 +1,11 @@
 """Server-sent events: how a stream's pieces travel, and how a protocol's events follow from an answer's deltas.
 
-Source: WHATWG HTML, section 9.2. All events are JSON in one line, so that no text can end its event early.
+Source: WHATWG HTML, section 9.2. Events are JSON in one line of ASCII: some clients end lines at U+2028 or U+0085 too,
+and some decode each chunk of bytes on its own.
 """
 
 import json
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from asyncrl.data.values import Json
@@ -27,14 +28,15 @@ class EventWriter(Protocol):
 
 def event(data: Mapping[str, Json], name: str | None = None) -> bytes:
     """One event."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     head = "" if name is None else f"event: {name}\n"
-    # Half a surrogate pair, should a tool's name hold one, must not end the stream.
-    return f"{head}data: {text}\n\n".encode(errors="replace")
+    return f"{head}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode("ascii")
 
 
 async def written(deltas: AsyncIterator[TurnDelta], writer: EventWriter) -> AsyncIterator[bytes]:
-    """The events of a stream, those of one delta in one piece; a ProtocolError of `deltas` becomes its last event."""
+    """The events of a stream, those of one delta in one piece; a ProtocolError of `deltas` becomes its last event.
+
+    Closing it closes `deltas` at once: a client that has gone is no longer sampled for.
+    """
     try:
         async for delta in deltas:
             piece = _joined(writer.write(delta))
@@ -42,6 +44,9 @@ async def written(deltas: AsyncIterator[TurnDelta], writer: EventWriter) -> Asyn
                 yield piece
     except ProtocolError as error:
         yield _joined(writer.fail(error))
+    finally:
+        if isinstance(deltas, AsyncGenerator):
+            await deltas.aclose()
 
 
 def _joined(events: Iterable[bytes]) -> bytes:
