@@ -19,9 +19,13 @@ from buffer import Row, Span, Trajectory
 class TrajectoryBuilder:
     """One row after another; `begin_row` starts the first, and a further one where the context is rewritten."""
 
-    def __init__(self, on_older: Callable[[], None] = lambda: None) -> None:
-        """`on_older` is called when the oldest version becomes known or older: the group's age hangs on it."""
-        self._on_older = on_older
+    def __init__(self, on_older: Callable[[], None] = lambda: None, *, first_row: int = 0) -> None:
+        """
+        Args:
+            on_older: called when the oldest version becomes known or older: the group's age hangs on it.
+            first_row: number of the first row, where others of the trajectory are elsewhere.
+        """
+        self._on_older, self._first_row = on_older, first_row
         self.clear()
 
     def clear(self) -> None:
@@ -40,7 +44,7 @@ class TrajectoryBuilder:
     @property
     def row_index(self) -> int:
         """Number of the current row, from 0."""
-        return len(self._rows)
+        return self._first_row + len(self._rows)
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -76,6 +80,15 @@ class TrajectoryBuilder:
             # What a server has not read yet has none: the last sampled token, and context after it.
             num_read = int(np.flatnonzero((experts >= 0).any(axis=(1, 2))).max(initial=-1)) + 1
             self._experts = experts[:num_read]
+        self._note(rows)
+
+    def take_rows(self, rows: Sequence[Row]) -> None:
+        """Have these rows, complete as they are, in place of all before."""
+        self.clear()
+        self._rows = list(rows)
+        self._note(rows)
+
+    def _note(self, rows: Sequence[Row]) -> None:
         self.num_sampled = sum(row.num_sampled for row in rows)
         self.oldest_version = min((span.version for row in rows for span in row.spans), default=None)
         if self.oldest_version is not None:
@@ -122,7 +135,7 @@ class TrajectoryBuilder:
         Raises:
             TrajectoryError: ids, logprobs or spans contradict each other.
         """
-        return (*self._rows, self._row())
+        return (*self._rows, self._row()) if self.token_ids or not self._rows else tuple(self._rows)
 
     def finish(
         self,
