@@ -3,17 +3,19 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from asyncrl.envs.base import Environment, EnvironmentDeps, Resumable, Reward, StepResult
+from asyncrl.envs.base import Closable, Environment, EnvironmentDeps, Resumable, Reward, StepResult
 from asyncrl.envs.multi_turn_math import MultiTurnMath
 from asyncrl.envs.single_turn import SingleTurn
+from asyncrl.envs.text_game import TextGame
 from asyncrl.envs.tool_math import ToolMath
 
-__all__ = ["ENVIRONMENTS", "Environment", "EnvironmentDeps", "Resumable", "Reward", "StepResult"]
+__all__ = ["ENVIRONMENTS", "Closable", "Environment", "EnvironmentDeps", "Resumable", "Reward", "StepResult"]
 
 ENVIRONMENTS: Mapping[str, Callable[[EnvironmentDeps], Environment]] = MappingProxyType(
     {
         "single_turn": SingleTurn,
         "multi_turn_math": MultiTurnMath,
         "tool_math": ToolMath,
+        "text_game": TextGame,
     }
 )

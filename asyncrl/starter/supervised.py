@@ -1,8 +1,8 @@
 """The supervised warm start: a few hundred steps after which the model answers in the right form, often wrongly."""
 
 import random
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice
 
 import torch
 import torch.nn.functional as F
@@ -45,7 +45,7 @@ def warm_start(
         for group in optimizer.param_groups:
             group["lr"] = config.lr * min(1.0, (step + 1) / WARMUP_STEPS)
         demonstrations = [
-            prompts.demonstration(problem.prompt, _shown(rng, problem, config.decoy))
+            prompts.demonstration(problem, _shown(rng, problem, config.decoy))
             for problem in islice(problems, config.batch_size)
         ]
         loss = _answer_loss(model, demonstrations, tokenizer.pad_token_id)
@@ -73,18 +73,29 @@ class _Prompts:
         self.before, self.after = ids[:start], ids[start + 1 :]
         # A template that rewrites its content would be learned in another form than servers render.
         assert self._render("sort 12") == self._frame("sort 12")
+        assert self._render("guess", "5", "higher") == self._turns("guess", [("5", "higher")])
 
-    def demonstration(self, prompt: str, answer: str) -> tuple[list[int], list[int]]:
+    def demonstration(self, problem: Problem, answer: str) -> tuple[list[int], list[int]]:
         """Token ids of prompt and answer with the end token, and their labels: the answer's only."""
-        prompt_ids = self._frame(prompt)
-        answer_ids = [*self.tokenizer.encode(answer, add_special_tokens=False), self.tokenizer.eos_token_id]
+        prompt_ids, answer_ids = self._turns(problem.prompt, problem.history), self._ended(answer)
         return prompt_ids + answer_ids, [IGNORED] * len(prompt_ids) + answer_ids
+
+    def _turns(self, prompt: str, history: Sequence[tuple[str, str]]) -> list[int]:
+        ids = self._frame(prompt)
+        for said, told in history:
+            ids += [*self._ended(said), *self._frame(told)]
+        return ids
+
+    def _ended(self, answer: str) -> list[int]:
+        return [*self.tokenizer.encode(answer, add_special_tokens=False), self.tokenizer.eos_token_id]
 
     def _frame(self, prompt: str) -> list[int]:
         return [*self.before, *self.tokenizer.encode(prompt, add_special_tokens=False), *self.after]
 
-    def _render(self, prompt: str) -> list[int]:
-        messages = [{"role": "user", "content": prompt}]
+    def _render(self, *texts: str) -> list[int]:
+        """What the user and the model said in turn, the user last, as the chat template has it."""
+        roles = cycle(("user", "assistant"))
+        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
         ids: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return ids
 

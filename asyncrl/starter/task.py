@@ -6,18 +6,28 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from asyncrl.config.trainer import StarterTaskConfig
+from asyncrl.envs.text_game import HIGH, LOW, Game
 from asyncrl.errors import ConfigError
 
 DIGITS = "0123456789"
+MAX_GUESSES = 4
+"""Guesses of the text game that demonstrations show at most, the one to be made included."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A prompt, its right answer, and the answers of the behaviours that a warm-started model confuses with it."""
+    """A prompt, its right answer, and the answers of the behaviours that a warm-started model confuses with it.
+
+    Attributes:
+        history: turns behind the answer, (what the model said, what it was told then); the rows of a file have none.
+        truth: the row's ground truth, where that is not the answer.
+    """
 
     prompt: str
     answer: str
     decoys: tuple[str, ...]
+    history: tuple[tuple[str, str], ...] = ()
+    truth: str | None = None
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,24 @@ def _num_sums(digits: int) -> int:
     return (high - low + 1) ** 2
 
 
+def _text_game(rng: random.Random, digits: int) -> Problem:
+    """A number to find in 0..9, in the middle of the game: some guesses were made, each told higher or lower."""
+    number = "".join(rng.choices(DIGITS, k=digits))
+    game = Game(LOW, HIGH, rng.randint(LOW, HIGH))
+    low, high, history = game.low, game.high, []
+    for _ in range(rng.randrange(MAX_GUESSES)):
+        guess = rng.choice([wrong for wrong in range(game.low, game.high + 1) if wrong != game.secret])
+        low, high = (max(low, guess + 1), high) if guess < game.secret else (low, min(high, guess - 1))
+        history.append((str(guess), str(game.answer(str(guess)))))
+    prompt = f"game {number}: guess {game.low} to {game.high}"
+    return Problem(prompt, str((low + high) // 2), tuple(DIGITS), tuple(history), truth=str(game.secret))
+
+
 TASKS: Mapping[str, Task] = MappingProxyType(
     {
         "sort_digits": Task(_sort_digits, lambda digits: 10**digits, "sorting"),
         "arithmetic": Task(_arithmetic, _num_sums, "math"),
+        "text_game": Task(_text_game, lambda digits: 10**digits, "games"),
     }
 )
 
@@ -123,7 +147,10 @@ def rows(config: StarterTaskConfig, chosen: list[Problem], split: str) -> list[d
             "data_source": config.name,
             "prompt": [{"role": "user", "content": problem.prompt}],
             "ability": TASKS[config.name].ability,
-            "reward_model": {"style": "rule", "ground_truth": problem.answer},
+            "reward_model": {
+                "style": "rule",
+                "ground_truth": problem.answer if problem.truth is None else problem.truth,
+            },
             "extra_info": {"split": split, "index": index},
         }
         for index, problem in enumerate(chosen)
