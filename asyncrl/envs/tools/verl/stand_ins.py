@@ -1,0 +1,117 @@
+"""Modules named `verl...` for files of tools that import them, while such a file is loaded and verl is not installed.
+
+There are those of STAND_INS and no others: what else a file imports from verl is refused by name, so that nothing
+behaves differently from what its author tried. They are gone again once the file is loaded; `import verl` of other code
+finds what is installed, and nothing else.
+"""
+
+import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType, ModuleType
+from typing import TypeVar
+
+from asyncrl.envs.tools.verl import schemas
+from asyncrl.envs.tools.verl.base_tool import BaseTool
+
+T = TypeVar("T")
+
+
+def rollout_trace_op(function: T) -> T:
+    """verl's decorator that records calls for a tracing service; nothing is recorded here."""
+    return function
+
+
+def register_tool(name: str) -> Callable[[T], T]:
+    """verl's decorator that gives a class a short name; tool_config.yaml names classes in full."""
+    return lambda cls: cls
+
+
+STAND_INS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        "verl": {},
+        "verl.tools": {},
+        "verl.tools.base_tool": {"BaseTool": BaseTool},
+        "verl.tools.schemas": {
+            name: value
+            for name, value in vars(schemas).items()
+            if inspect.isclass(value) and value.__module__ == schemas.__name__ and not name.startswith("_")
+        },
+        "verl.tools.registry": {"register_tool": register_tool},
+        "verl.utils": {},
+        "verl.utils.rollout_trace": {"rollout_trace_op": rollout_trace_op},
+    }
+)
+"""Module -> what it holds."""
+
+
+class NotAStandIn(ImportError):
+    """A file of tools needs more of verl than there are stand-ins for."""
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "verl" and not name.startswith("verl."):
+            return None
+        if name not in STAND_INS:
+            there = ", ".join(module for module, held in STAND_INS.items() if held)
+            raise NotAStandIn(
+                f"it imports {name}, and verl is not installed. Without verl there are: {there}. Install verl beside "
+                "asyncrl, or write the tool without that import",
+                name=name,
+            )
+        return importlib.machinery.ModuleSpec(name, self, is_package=any(s.startswith(f"{name}.") for s in STAND_INS))
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module).update(STAND_INS[module.__name__])
+
+
+class _StandIn(ModuleType):
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise NotAStandIn(
+            f"{self.__name__} without verl has no {name}. Install verl beside asyncrl", name=self.__name__
+        )
+
+
+@contextmanager
+def stand_ins() -> Iterator[None]:
+    """Have them within the block, if verl itself is not installed. Not for two threads at once."""
+    if importlib.util.find_spec("verl") is not None:
+        yield
+        return
+    finder = _Finder()
+    sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name == "verl" or name.startswith("verl.")]:
+            del sys.modules[name]
+
+
+def late_imports(module: ModuleType) -> list[int]:
+    """Lines of a module where verl is imported inside a function, which would be tried when the stand-ins are gone."""
+    try:
+        tree = ast.parse(inspect.getsource(module))
+    except (OSError, TypeError, SyntaxError):  # no source: nothing can be said
+        return []
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return sorted({inner.lineno for node in functions for inner in ast.walk(node) if _imports_verl(inner)})
+
+
+def _imports_verl(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.level == 0 and (node.module or "").partition(".")[0] == "verl"
+    return isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "verl" for alias in node.names)
