@@ -16,6 +16,7 @@ from asyncrl.data.values import Json
 from asyncrl.errors import DataError
 
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_TOOL_USE = "tool_use"  # the name of that template in transformers
 
 
 class TemplateRefused(DataError):
@@ -81,6 +82,8 @@ class PromptTemplate:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._variables = {**files.named_tokens(), **(variables or {})}
+        self.source = "\n".join(files.templates.values())
+        """Source of the templates, which shows what the model was trained to write."""
         self._templates: dict[str, jinja2.Template] = {}
         self._control: dict[str, ControlTokens] = {}
         for name, source in files.templates.items():
@@ -105,6 +108,11 @@ class PromptTemplate:
     def fingerprint(self) -> str:
         """32 hex digits over tokenizer, templates and variables: equal ones give equal ids."""
         return self._fingerprint
+
+    @property
+    def has_tool_template(self) -> bool:
+        """Whether prompts with tools have a template of their own."""
+        return _TOOL_USE in self._templates
 
     def render_text(
         self,
@@ -172,8 +180,8 @@ class PromptTemplate:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _name(self, tools: Sequence[object]) -> str:
-        if tools and "tool_use" in self._templates:
-            return "tool_use"
+        if tools and self.has_tool_template:
+            return _TOOL_USE
         return "default" if "default" in self._templates else next(iter(self._templates))
 
 

@@ -1,8 +1,10 @@
 """What an environment is: it gives the first messages, answers each of the model's turns, and ends with a reward."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from functools import partial
+from typing import Literal, Protocol, runtime_checkable
 
 from asyncrl.config import RolloutConfig
 from asyncrl.data.rows import PromptRow
@@ -10,10 +12,25 @@ from asyncrl.data.values import Json
 from asyncrl.envs.resources import Resources
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.rewards.result import Reward
+from asyncrl.envs.tools.parsers import PARSERS, ParsedTurn, parse_turn
 
-__all__ = ["Closable", "Environment", "EnvironmentDeps", "Message", "Resumable", "Reward", "StepResult", "turn_of"]
+__all__ = [
+    "Closable",
+    "Environment",
+    "EnvironmentDeps",
+    "Message",
+    "Resumable",
+    "Reward",
+    "ShowsTools",
+    "Staged",
+    "StepResult",
+    "turn_of",
+]
 
 Message = Mapping[str, Json]
+Stage = Literal["processing_tools", "interacting"]
+"""What an episode is busy with during a step: see AgentState."""
+_READS_HERMES = partial(parse_turn, PARSERS["hermes"])
 
 
 @dataclass(frozen=True)
@@ -91,6 +108,26 @@ class Closable(Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsTools(Protocol):
+    """What an environment has besides, whose prompt shows other tools than its row does."""
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Json], ...]:
+        """Schemas of the tools that the prompt shows; asked for after reset or restore."""
+        ...
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """What an environment has besides, that says whether a step runs tools or answers as the user; one that does not
+    say is taken to answer."""
+
+    def watch(self, enter: Callable[[Stage], None]) -> None:
+        """Call `enter` whenever a step takes up one of the two. Called once, before the first step."""
+        ...
+
+
 @dataclass(frozen=True)
 class EnvironmentDeps:
     """What environments are made from; shared by all episodes of a worker.
@@ -99,11 +136,15 @@ class EnvironmentDeps:
         rewards: scores answers by the row's data source.
         config: the section `rollout`.
         resources: what is made once and closed with the worker, such as a process that many episodes talk to.
+        read_turn: finds the tool calls in a model's turn, in the form that it writes them.
+        counts: what happened, by name, for people; of all episodes together.
     """
 
     rewards: RewardPool
     config: RolloutConfig
     resources: Resources = field(default_factory=Resources)
+    read_turn: Callable[[str], ParsedTurn] = _READS_HERMES
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 def turn_of(state: Mapping[str, object]) -> int:

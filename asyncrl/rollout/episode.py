@@ -8,27 +8,29 @@ the turn that was being sampled; where that cannot be, it starts over.
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from asyncrl.data.filters import truncate
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.template import TemplateRefused
 from asyncrl.data.values import Json
-from asyncrl.envs.base import Environment, Message, Resumable, Reward, StepResult
-from asyncrl.errors import AsyncrlError, DataError
+from asyncrl.envs.base import Environment, Message, Reward, StepResult
+from asyncrl.errors import DataError
 from asyncrl.report.speeds import Durations
+from asyncrl.rollout.agent_states import AgentState, AgentStates, EpisodeState
+from asyncrl.rollout.hosted_environment import HostedEnvironment
 from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.seeds import environment_seed
 from asyncrl.rollout.turns import EpisodeFailed, EpisodeSettings, EpisodeTask, Generator, TurnSampler
 from buffer import Trajectory, TrajectoryError
-from buffer.json_safe import json_safe_map
 
 __all__ = ["EpisodeFailed", "EpisodePlayer", "EpisodeSettings", "EpisodeTask", "PromptMemo"]
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
+Tools = Sequence[Mapping[str, Json]]
 
 
 class Chat(Protocol):
@@ -36,10 +38,10 @@ class Chat(Protocol):
 
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
-    def render(
-        self, messages: Sequence[Mapping[str, Json]], tools: Sequence[Mapping[str, Json]] = ...
+    def render(self, messages: Sequence[Mapping[str, Json]], tools: Tools = ...) -> list[int]: ...
+    def continuation(
+        self, messages: Sequence[Mapping[str, Json]], last_id: int | None = ..., tools: Tools = ...
     ) -> list[int]: ...
-    def continuation(self, messages: Sequence[Mapping[str, Json]], last_id: int | None = ...) -> list[int]: ...
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
@@ -48,12 +50,23 @@ class PromptMemo:
     """The last prompt that was rendered: the episodes of a group mostly begin with the same one."""
 
     messages: tuple[Message, ...] | None = None
+    tools: tuple[Mapping[str, Json], ...] = ()
     token_ids: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Begun:
+    """An episode that is played: its environment, the messages of its first prompt, and the tools that it shows."""
+
+    environment: HostedEnvironment
+    messages: tuple[Message, ...]
+    tools: tuple[Mapping[str, Json], ...]
+
+
 class EpisodePlayer:
-    """Plays episodes of one environment on one fleet. `counts` has what went wrong on the way, by name, and
-    `environment_s` how long the environment took for its steps on training prompts."""
+    """Plays episodes of one environment on one fleet. `counts` has what went wrong on the way, by name, `states` how
+    many episodes are in each state, and `environment_s` how long the environment took for its steps on training
+    prompts."""
 
     def __init__(
         self,
@@ -61,14 +74,17 @@ class EpisodePlayer:
         fleet: Generator,
         make_environment: Callable[[], Environment],
         settings: EpisodeSettings,
+        counts: Counter[str] | None = None,
     ) -> None:
+        """counts: that others count into, too."""
         self._chat, self._fleet, self._make_environment, self._settings = chat, fleet, make_environment, settings
-        self.counts: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter() if counts is None else counts
+        self.states = AgentStates()
         self.environment_s = Durations()
         self._turns = TurnSampler(fleet, settings, chat.eos_ids, self.counts)
 
     async def play(self, task: EpisodeTask, progress: Progress, memo: PromptMemo) -> Trajectory:
-        """Play to the end, from the beginning or from where `progress` is.
+        """Play to the end, from the beginning or from where `progress` is. Environments are closed by then.
 
         Args:
             task: which episode.
@@ -80,30 +96,36 @@ class EpisodePlayer:
         """
         if progress.trajectory is not None:
             return progress.trajectory
-        environment, messages = await self._begin(task, progress, memo)
+        with self.states.episode() as state:
+            async with AsyncExitStack() as closing:
+                begun = await self._begin(task, progress, memo, state, closing)
+                return await self._play(task, progress, begun, state)
+
+    async def _play(self, task: EpisodeTask, progress: Progress, begun: _Begun, state: EpisodeState) -> Trajectory:
         texts: list[str] = []
         reward = Reward(None, f"no reward within rollout.max_turns = {self._settings.max_turns} turns")
         finish_reason = "env"
         while progress.num_turns < self._settings.max_turns:
             if progress.answered is None:
+                state.enter(AgentState.GENERATING)
                 progress.answered = await self._turns.sample(task, progress)
             progress.go_on()
+            state.enter(AgentState.INTERACTING)
             answered = progress.answered
             texts.append(self._chat.decode(progress.builder.token_ids[progress.turn_start :]))
-            start_s = time.monotonic()
-            result = await self._ask(environment.step(texts[-1], answered))
-            if task.stream == "train":
-                self.environment_s.add(time.monotonic() - start_s)
+            result = await self._step(begun.environment, texts[-1], answered, task)
             progress.num_turns += 1
             if result.done:
                 assert result.reward is not None  # StepResult checks it
                 reward, finish_reason = result.reward, answered
                 break
-            self._continue(progress, result, cut=answered != "stop")
-            progress.next_turn(self._snapshot(environment))
+            has_room = self._continue(progress, result, begun.tools, cut=answered != "stop")
+            progress.next_turn(begun.environment.snapshot())
+            if not has_room:
+                progress.answered = "length"  # an empty turn, which the environment judges
         extra: dict[str, object] = {}
         if task.with_text:
-            extra = {"prompt_text": _as_text(messages), "response_text": "\n".join(texts)}
+            extra = {"prompt_text": _as_text(begun.messages), "response_text": "\n".join(texts)}
         try:
             return progress.finish(reward, finish_reason=finish_reason, num_turns=progress.num_turns, extra_info=extra)
         except TrajectoryError as error:
@@ -114,16 +136,19 @@ class EpisodePlayer:
         await self._fleet.cut(progress.session)
 
     async def _begin(
-        self, task: EpisodeTask, progress: Progress, memo: PromptMemo
-    ) -> tuple[Environment, tuple[Message, ...]]:
-        """The environment as of the turn to be sampled, and its first messages; the prompt is in `progress`."""
+        self, task: EpisodeTask, progress: Progress, memo: PromptMemo, state: EpisodeState, closing: AsyncExitStack
+    ) -> _Begun:
+        """The environment as of the turn to be sampled; the prompt is in `progress`."""
+        seed = environment_seed(self._settings.run_seed, task.stream, task.ordinal, task.episode)
         if progress.is_resumed:
-            environment = self._make_environment()
-            restored = await self._restore(environment, task, progress)
-            if restored is not None and self._render(restored, task.row, memo) == progress.builder.prompt_ids:
-                progress.is_resumed = False
-                self.counts["tokens_resumed"] += progress.num_sampled
-                return environment, restored
+            environment = self._open(state, closing)
+            restored = await environment.restore(task.row, seed, progress.state, is_fresh=progress.num_turns == 0)
+            if restored is not None:
+                begun = _Begun(environment, restored, environment.tools(task.row))
+                if self._render(begun, task.row, memo) == progress.builder.prompt_ids:
+                    progress.is_resumed = False
+                    self.counts["tokens_resumed"] += progress.num_sampled
+                    return begun
             log.info(
                 "episode %d.%d starts over, %d parked tokens are dropped: %s",
                 task.ordinal,
@@ -133,71 +158,48 @@ class EpisodePlayer:
             )
             self.counts["partials_restarted"] += 1
             progress.start_over()
-        environment = self._make_environment()
-        messages = await self._ask(environment.reset(task.row, seed=self._seed(task)))
-        progress.builder.begin_row(self._render(messages, task.row, memo))
-        progress.next_turn(self._snapshot(environment))
-        return environment, messages
+        environment = self._open(state, closing)
+        messages = await environment.reset(task.row, seed)
+        begun = _Begun(environment, messages, environment.tools(task.row))
+        progress.builder.begin_row(self._render(begun, task.row, memo))
+        progress.next_turn(environment.snapshot())
+        return begun
 
-    async def _restore(
-        self, environment: Environment, task: EpisodeTask, progress: Progress
-    ) -> tuple[Message, ...] | None:
-        """The first messages of an environment that is now as it was when `progress` was parked; None: it cannot be."""
-        seed = self._seed(task)
-        if progress.state is None:
-            # No turn was answered: after a reset with the same seed it is where it was.
-            return await self._ask(environment.reset(task.row, seed=seed)) if progress.num_turns == 0 else None
-        if not isinstance(environment, Resumable):
-            return None
-        try:
-            return await environment.restore(task.row, seed=seed, state=progress.state)
-        except AsyncrlError:
-            raise
-        except Exception:
-            # What the snapshot stands for may have died with the worker that took it.
-            log.warning("the environment of episode %d.%d was not restored", task.ordinal, task.episode, exc_info=True)
-            return None
+    def _open(self, state: EpisodeState, closing: AsyncExitStack) -> HostedEnvironment:
+        environment = HostedEnvironment(self._make_environment)
+        closing.push_async_callback(environment.close)
+        environment.watch(state)
+        return environment
 
-    def _snapshot(self, environment: Environment) -> Mapping[str, object] | None:
-        if not isinstance(environment, Resumable):
-            return None
-        try:
-            state = environment.snapshot()
-            return None if state is None else json_safe_map("Environment.snapshot()", state)
-        except Exception as error:
-            log.warning("the environment failed", exc_info=True)
-            raise EpisodeFailed("environment_failed", f"{type(error).__name__}: {error}") from error
+    async def _step(self, environment: HostedEnvironment, text: str, answered: str, task: EpisodeTask) -> StepResult:
+        start_s = time.monotonic()
+        result = await environment.step(text, answered)
+        if task.stream == "train":
+            self.environment_s.add(time.monotonic() - start_s)
+        return result
 
-    def _seed(self, task: EpisodeTask) -> int:
-        return environment_seed(self._settings.run_seed, task.stream, task.ordinal, task.episode)
-
-    def _render(self, messages: tuple[Message, ...], row: PromptRow, memo: PromptMemo) -> list[int]:
-        if memo.messages != messages:
+    def _render(self, begun: _Begun, row: PromptRow, memo: PromptMemo) -> list[int]:
+        if (memo.messages, memo.tools) != (begun.messages, begun.tools):
             try:
-                token_ids = self._chat.render(messages, row.tools)
+                token_ids = self._chat.render(begun.messages, begun.tools)
                 limit, how = self._settings.max_prompt_tokens, self._settings.truncation
                 memo.token_ids = truncate(token_ids, limit, how, row=row.index)
             except (TemplateRefused, DataError) as error:
                 raise EpisodeFailed("prompt_refused", str(error)) from error
-            memo.messages = messages
+            memo.messages, memo.tools = begun.messages, begun.tools
         return memo.token_ids
 
-    def _continue(self, progress: Progress, result: StepResult, *, cut: bool) -> None:
+    def _continue(self, progress: Progress, result: StepResult, tools: Tools, *, cut: bool) -> bool:
+        """Append what the environment said. False, and nothing is appended: no room would be left for an answer."""
         last_id = progress.builder.token_ids[-1] if cut else None
         try:
-            progress.builder.append_context(self._chat.continuation(result.messages, last_id))
+            context = self._chat.continuation(result.messages, last_id, tools)
         except TemplateRefused as error:
             raise EpisodeFailed("prompt_refused", str(error)) from error
-
-    async def _ask(self, call: Awaitable[T]) -> T:
-        """Ask the environment, which may be anybody's code: what it raises fails the group, not the worker."""
-        try:
-            return await call
-        except AsyncrlError:
-            raise
-        except Exception as error:
-            log.warning("the environment failed", exc_info=True)
-            raise EpisodeFailed("environment_failed", f"{type(error).__name__}: {error}") from error
+        has_room = len(progress.builder.token_ids) + len(context) < self._settings.context_length
+        if has_room:
+            progress.builder.append_context(context)
+        return has_room
 
 
 def _as_text(messages: Sequence[Message]) -> str:

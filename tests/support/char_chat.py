@@ -19,7 +19,9 @@ class CharChat:
         self.num_renders += 1
         return [1, *(10 + int(char) for char in messages[-1]["content"]), END, 1]
 
-    def continuation(self, messages: Sequence[Mapping[str, Any]], last_id: int | None = None) -> list[int]:
+    def continuation(
+        self, messages: Sequence[Mapping[str, Any]], last_id: int | None = None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
         """The next message, after the end of a turn that was cut."""
         closing = [] if last_id is None or last_id == END else [END]
         return [*closing, *self.render(messages)]

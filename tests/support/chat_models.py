@@ -5,208 +5,42 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from tests.support.chat_templates import CHATML, GEMMA, GPT_OSS, LLAMA3, MISTRAL, MISTRAL_V3, STARTER
+
 TEXT = [
     "What is 2+2? The answer is four. sort 5281 hello world, user assistant system tool model",
     'Use the tools: {"name": "calc", "arguments": {"expr": "4*5"}} <tool_response> reasoning content',
     "You are a helpful assistant.\n\nThink step by step.\nToday is a good day; knowledge cutoff. caf\u00e9 \u2764",
 ]
 
-CHATML = """{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}
-        {{- messages[0].content + '\\n\\n' }}
-    {%- endif %}
-    {{- "# Tools\\n<tools>" }}
-    {%- for tool in tools %}
-        {{- "\\n" }}
-        {{- tool | tojson }}
-    {%- endfor %}
-    {{- "\\n</tools><|im_end|>\\n" }}
-{%- elif messages[0].role == 'system' %}
-    {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- set ns = namespace(last_query=messages|length - 1) %}
-{%- for message in messages[::-1] %}
-    {%- if message.role == 'user' %}
-        {%- set ns.last_query = messages|length - loop.index %}
-        {%- break %}
-    {%- endif %}
-{%- endfor %}
-{%- for message in messages %}
-    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
-    {%- elif message.role == 'assistant' %}
-        {%- set content = message.content or '' %}
-        {%- if '</think>' in content and loop.index0 < ns.last_query %}
-            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
-        {%- endif %}
-        {{- '<|im_start|>' + message.role + '\\n' + content }}
-        {%- for call in message.tool_calls or [] %}
-            {%- set call = call.function or call %}
-            {{- '\\n<tool_call>\\n{"name": "' + call.name + '", "arguments": ' }}
-            {{- call.arguments | tojson }}
-            {{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == 'tool' %}
-        {%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}
-            {{- '<|im_start|>user' }}
-        {%- endif %}
-        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
-        {%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}
-            {{- '<|im_end|>\\n' }}
-        {%- endif %}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-    {%- if enable_thinking is defined and enable_thinking is false %}
-        {{- '<think>\\n\\n</think>\\n\\n' }}
-    {%- endif %}
-{%- endif %}
-"""
-
-LLAMA3 = """{{- bos_token }}
-{%- if not date_string is defined %}
-    {%- if strftime_now is defined %}
-        {%- set date_string = strftime_now("%Y") %}
-    {%- endif %}
-{%- endif %}
-{%- if messages[0]['role'] == 'system' %}
-    {%- set system_message = messages[0]['content'] | trim %}
-    {%- set messages = messages[1:] %}
-{%- else %}
-    {%- set system_message = "" %}
-{%- endif %}
-{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
-{{- "Year: " + date_string + "\\n" }}
-{%- if tools is not none %}
-    {%- for t in tools %}
-        {{- t | tojson(indent=4) }}
-        {{- "\\n\\n" }}
-    {%- endfor %}
-{%- endif %}
-{{- system_message }}
-{{- "<|eot_id|>" }}
-{%- for message in messages %}
-    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
-        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' }}
-        {{- message['content'] | trim + '<|eot_id|>' }}
-    {%- elif 'tool_calls' in message %}
-        {%- if not message.tool_calls | length == 1 %}
-            {{- raise_exception("This model only supports single tool-calls at once!") }}
-        {%- endif %}
-        {%- set tool_call = message.tool_calls[0].function %}
-        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
-        {{- '{"name": "' + tool_call.name + '", "parameters": ' }}
-        {{- tool_call.arguments | tojson }}
-        {{- "}<|eot_id|>" }}
-    {%- else %}
-        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
-        {%- if message.content is mapping or message.content is iterable %}
-            {{- message.content | tojson }}
-        {%- else %}
-            {{- message.content }}
-        {%- endif %}
-        {{- "<|eot_id|>" }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
-{%- endif %}
-"""
-
-MISTRAL = """{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] %}
-{%- set loop_messages = messages[1:] %}{%- else %}{%- set loop_messages = messages %}{%- endif %}
-{{- bos_token }}
-{%- for message in loop_messages %}
-    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
-        {{- raise_exception('conversation roles must alternate user and assistant') }}
-    {%- endif %}
-    {%- if message['role'] == 'user' %}
-        {%- if loop.last and system_message is defined %}
-            {{- '[INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}
-        {%- else %}
-            {{- '[INST] ' + message['content'] + ' [/INST]' }}
-        {%- endif %}
-    {%- elif message['role'] == 'assistant' %}
-        {{- ' ' + message['content'] + eos_token }}
-    {%- else %}
-        {{- raise_exception('only user and assistant roles') }}
-    {%- endif %}
-{%- endfor %}
-"""
-
-GEMMA = """{{ bos_token }}
-{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}
-{% for message in messages %}
-{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
-{% if message['role'] == 'assistant' %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}
-{{ '<start_of_turn>' + role + '
-' + message['content'] | trim + '<end_of_turn>
-' }}{% endfor %}
-{% if add_generation_prompt %}{{'<start_of_turn>model
-'}}{% endif %}"""
-
-GPT_OSS = """{%- macro render_tool(tool) -%}
-    {{- "type " + tool.name + " = (_: " + (tool.parameters | tojson(sort_keys=true)) + ") => any;\\n" }}
-{%- endmacro -%}
-{%- macro system() -%}
-    {{- "You are a helpful assistant.\\nYear: " + strftime_now("%Y") + "\\n" }}
-    {%- if tools %}{%- for tool in tools %}{{- render_tool(tool) }}{%- endfor %}{%- endif %}
-{%- endmacro -%}
-{{- "<|start|>system<|message|>" }}{{- system() }}{{- "<|end|>" }}
-{%- set last_tool_call = namespace(name=none) %}
-{%- for message in messages -%}
-    {%- if message.role == 'assistant' -%}
-        {%- if loop.last and not add_generation_prompt %}
-            {%- if message.thinking %}
-                {{- "<|start|>assistant<|channel|>analysis<|message|>" + message.thinking + "<|end|>" }}
-            {%- endif %}
-            {{- "<|start|>assistant<|channel|>final<|message|>" }}
-            {%- generation %}{{ message.content }}{% endgeneration %}
-            {{- "<|return|>" }}
-        {%- else %}
-            {{- "<|start|>assistant<|channel|>final<|message|>" + message.content + "<|end|>" }}
-        {%- endif %}
-    {%- elif message.role == 'tool' -%}
-        {{- "<|start|>functions." + (message.name or 'tool') + " to=assistant<|message|>" }}
-        {{- message.content|tojson + "<|end|>" }}
-    {%- else -%}
-        {{- "<|start|>" + message.role + "<|message|>" + message.content + "<|end|>" }}
-    {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-<|start|>assistant
-{%- endif -%}"""
-
-STARTER = (
-    "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}"
-    "{% if m['role'] == 'assistant' %}{{ '<|end|>' }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
-
+_MISTRAL_MARKERS = [
+    *("[INST]", "[/INST]", "[TOOL_CALLS]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
+]
 FAMILIES: dict[str, tuple[str, list[str], str, str | None, list[int] | None]] = {
     # template, special tokens, eos, bos
     "chatml": (CHATML, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], "<|im_end|>", None, None),
     "llama3": (
         LLAMA3,
-        ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>"],
+        ["<|begin_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "<|python_tag|>", "<|eom_id|>"],
         "<|eot_id|>",
         "<|begin_of_text|>",
-        None,
+        [1, 5],
     ),
     "mistral": (MISTRAL, ["<s>", "</s>", "[INST]", "[/INST]"], "</s>", "<s>", None),
+    "mistral_v3": (MISTRAL_V3, ["<s>", "</s>", *_MISTRAL_MARKERS], "</s>", "<s>", None),
     "gemma": (GEMMA, ["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"], "<eos>", "<bos>", [1, 3]),
     "gpt_oss": (
         GPT_OSS,
-        ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>"],
+        ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>"],
         "<|return|>",
         None,
-        None,
+        [4, 5],
     ),
     "starter": (STARTER, ["<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"], "<|end|>", None, None),
 }
+
+SENTENCE_PIECE = ("mistral", "mistral_v3", "gemma")
 
 
 def make_model_dir(path: Path, family: str) -> Path:
@@ -226,7 +60,7 @@ def make_model_dir(path: Path, family: str) -> Path:
 
 
 def make_tokenizer(family: str, specials: list[str], bos: str | None) -> Tokenizer:
-    """A byte-level tokenizer; for mistral and gemma one in SentencePiece's form, for starter one of characters."""
+    """A byte-level tokenizer; for Mistral and Gemma one in SentencePiece's form, for starter one of characters."""
     if family == "starter":
         chars = "0123456789abcdefghijklmnopqrstuvwxyz +-*=:,?.\n"
         vocab = {token: i for i, token in enumerate([*specials, *chars, "<unk>"])}
@@ -235,11 +69,11 @@ def make_tokenizer(family: str, specials: list[str], bos: str | None) -> Tokeniz
         tokenizer.decoder = decoders.Fuse()
         tokenizer.add_special_tokens(specials)
         return tokenizer
-    tokenizer = Tokenizer(models.BPE(byte_fallback=family in ("mistral", "gemma")))
+    tokenizer = Tokenizer(models.BPE(byte_fallback=family in SENTENCE_PIECE))
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    if family in ("mistral", "gemma"):
+    if family in SENTENCE_PIECE:
         tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
-        if family == "mistral":
+        if family != "gemma":
             tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), tokenizer.normalizer])
         tokenizer.decoder = decoders.Sequence(
             [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -248,7 +82,7 @@ def make_tokenizer(family: str, specials: list[str], bos: str | None) -> Tokeniz
     else:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
-    extra = [f"<0x{byte:02X}>" for byte in range(256)] if family in ("mistral", "gemma") else []
+    extra = [f"<0x{byte:02X}>" for byte in range(256)] if family in SENTENCE_PIECE else []
     trainer = trainers.BpeTrainer(
         vocab_size=len(specials) + len(extra) + len(alphabet) + 120,
         special_tokens=[*specials],

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from asyncrl.data.answers import canonical
 from asyncrl.data.values import Json
-from asyncrl.envs.tools.calls import Tool, ToolError
+from asyncrl.envs.tools.base import ToolAnswer, ToolError
 
 MAX_CHARS = 200
 MAX_DIGITS = 200  # of any intermediate result: 9**9**9 must not cost the worker its memory
@@ -63,4 +63,36 @@ def _bounded(value: Fraction) -> Fraction:
     return value
 
 
-TOOLS: Mapping[str, Tool] = {"calc": calc}
+class Calculator:
+    """The tool `calc`. It keeps nothing, so its instances are none."""
+
+    name = "calc"
+    keeps_state = False
+    schema: Mapping[str, Json] = {
+        "type": "function",
+        "function": {
+            "name": "calc",
+            "description": "Exact value of an arithmetic expression.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "expr": {"type": "string", "description": "Numbers, + - * / // % ** and brackets."},
+                },
+                "required": ["expr"],
+            },
+        },
+    }
+
+    async def create(self, instance_id: str, **kwargs: Json) -> None:
+        """Nothing to make."""
+
+    async def execute(self, instance_id: str, arguments: Mapping[str, Json]) -> ToolAnswer:
+        """See calc."""
+        return ToolAnswer(calc(arguments))
+
+    async def calc_reward(self, instance_id: str) -> float | None:
+        """Using it is worth nothing."""
+        return None
+
+    async def release(self, instance_id: str) -> None:
+        """Nothing to drop."""

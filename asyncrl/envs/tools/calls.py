@@ -1,100 +1,93 @@
-"""Tool calls in a model's text: found, checked and run. Whatever the model writes, the outcome is a message to it.
+"""What became of the tool calls of a turn. Whatever the model writes, the outcome is a message to it."""
 
-The form is that of Qwen and Hermes: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
-"""
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from asyncrl.data.values import Json
+from asyncrl.envs.tools.parsers import BadCall, ToolCall
 
-from asyncrl.data.values import Json, kind
+MAX_TOLD_CHARS = 1000  # of a message about a call that was not run: the model's own junk must not fill its context
+MAX_NAME_CHARS = 64
 
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-
-Tool = Callable[[Mapping[str, Json]], str]
-
-
-class ToolError(ValueError):
-    """A tool cannot do what it was asked for; the text is told to the model."""
+Side = Literal["left", "middle", "right"]
 
 
 @dataclass(frozen=True)
 class CallOutcome:
-    """What became of one call: `ok`, `ok (string form)`, or what was wrong with it; and what the model is told."""
+    """What became of one call.
+
+    Attributes:
+        outcome: `ok`, `ok (string form)`; `tool error`, `timeout` or `tool failed` of a call that was run; what was
+            wrong with one that was not: a kind of BadCall, `unknown tool`, `too many calls`.
+        name: the tool's, empty if it is not known.
+        content: what the model is told.
+        reward, metrics: what the tool says the call is worth, and numbers for people.
+    """
 
     outcome: str
     name: str
     content: str
+    reward: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
-    def message(self) -> dict[str, Json]:
-        """The tool's turn in the conversation."""
-        return {"role": "tool", "name": self.name, "content": self.content}
+    @property
+    def count_name(self) -> str:
+        """The outcome as counts name it."""
+        return "tool_calls_" + re.sub(r"\W+", "_", self.outcome).strip("_")
+
+    def message(self, call_id: str) -> dict[str, Json]:
+        """The tool's turn in the conversation. Some templates refuse an id that has not 9 letters or digits."""
+        return {"role": "tool", "name": self.name or "unknown", "tool_call_id": call_id, "content": self.content}
 
 
-@dataclass(frozen=True)
-class _Refused(Exception):
-    outcome: str
-    name: str
-    hint: str
-
-
-def run_calls(text: str, tools: Mapping[str, Tool]) -> tuple[CallOutcome, ...]:
-    """Run every well-formed call in the text once, in order; others run nothing and say why.
+def refused(call: ToolCall | BadCall, names: tuple[str, ...]) -> CallOutcome | None:
+    """What is told about a call that cannot be run; None: it can.
 
     Args:
-        text: a model's turn.
-        tools: functions of the call's arguments, by name. They raise ToolError for the model to read.
+        names: the tools that there are.
     """
-    return tuple(_outcome(block, tools) for block in _blocks(text))
+    if isinstance(call, BadCall):
+        name = call.name if call.name in names else ""
+        return CallOutcome(
+            call.kind, name, _told(f"error: {call.kind}, in a call of {call.num_chars} characters. {call.hint}")
+        )
+    if call.name not in names:
+        name = call.name if len(call.name) <= MAX_NAME_CHARS else ""
+        there_is = f"There is: {', '.join(names)}." if names else "There are no tools."
+        return CallOutcome("unknown tool", name, _told(f"error: unknown tool. {there_is}"))
+    return None
 
 
-def _blocks(text: str) -> Iterator[str | None]:
-    """The text inside each call; None for one that is never closed."""
-    rest = text
-    while (start := rest.find(_OPEN)) >= 0:
-        rest = rest[start + len(_OPEN) :]
-        end = rest.find(_CLOSE)
-        if end < 0:
-            yield None
-            return
-        yield rest[:end]
-        rest = rest[end + len(_CLOSE) :]
+def not_run(num_calls: int, limit: int) -> CallOutcome:
+    """What is told about the calls of a turn that are over its limit."""
+    return CallOutcome(
+        "too many calls", "", f"error: {num_calls} further calls were not run. A turn may have {limit} calls at most."
+    )
 
 
-def _outcome(block: str | None, tools: Mapping[str, Tool]) -> CallOutcome:
-    try:
-        name, arguments, outcome = _parsed(block, tools)
-        return CallOutcome(outcome, name, tools[name](arguments))
-    except _Refused as refused:
-        return CallOutcome(refused.outcome, refused.name, f"error: {refused.outcome}. {refused.hint}")
-    except ToolError as error:
-        return CallOutcome(outcome, name, f"error: {error}")
+def call_id(turn: int, index: int) -> str:
+    """The id of a call, by its place in the episode: 9 letters and digits, as the strictest templates want it."""
+    return f"c{turn % 10_000:04d}{index % 10_000:04d}"
 
 
-def _parsed(block: str | None, tools: Mapping[str, Tool]) -> tuple[str, Mapping[str, Json], str]:
-    if block is None:
-        raise _Refused("unclosed", "", f"Close the call with {_CLOSE}.")
-    call = _decoded(block)
-    if not isinstance(call, dict):
-        raise _Refused("malformed", "", 'Write one JSON object: {"name": ..., "arguments": {...}}.')
-    name = call.get("name")
-    if not isinstance(name, str) or not name:
-        raise _Refused("missing name", "", "Give the name of the tool.")
-    if "arguments" not in call:
-        raise _Refused("missing arguments", name, "Give arguments, {} if there are none.")
-    arguments, outcome = call["arguments"], "ok"
-    if isinstance(arguments, str):
-        arguments, outcome = _decoded(arguments), "ok (string form)"
-    if not isinstance(arguments, dict):
-        raise _Refused("arguments not an object", name, f"They are {kind(arguments)}.")
-    if name not in tools:
-        raise _Refused("unknown tool", name, f"There is: {', '.join(tools)}.")
-    return name, arguments, outcome
+def truncated(text: str, limit: int, side: Side) -> str:
+    """A text of which at most `limit` characters are left, and a note in place of the others, which comes on top.
+
+    Args:
+        side: what is cut out: its beginning (left), its middle, or its end (right).
+    """
+    if len(text) <= limit:
+        return text
+    note = f"[{len(text) - limit} characters left out]"
+    if side == "left":
+        return f"{note}...{text[-limit:]}"
+    if side == "right":
+        return f"{text[:limit]}...{note}"
+    tail = limit // 2
+    return f"{text[: limit - tail]}...{note}...{text[len(text) - tail :]}"
 
 
-def _decoded(text: str) -> Json:
-    try:
-        value: Json = json.loads(text)
-        return value
-    except (ValueError, RecursionError):
-        return None
+def _told(text: str) -> str:
+    return text if len(text) <= MAX_TOLD_CHARS else text[: MAX_TOLD_CHARS - 3] + "..."

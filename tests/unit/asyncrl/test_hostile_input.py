@@ -13,8 +13,8 @@ import torch
 from asyncrl.config import CheckpointConfig, InferenceConfig
 from asyncrl.envs.rewards import REWARDS, compute_score
 from asyncrl.envs.rewards.user_file import load_reward
-from asyncrl.envs.tools.calculator import TOOLS
-from asyncrl.envs.tools.calls import run_calls
+from asyncrl.envs.tools.base import ToolError
+from asyncrl.envs.tools.calculator import calc
 from asyncrl.errors import CheckpointError, ConfigError, RewardError
 from asyncrl.inference.local_server import bind, parse_args
 from asyncrl.load_config import load
@@ -150,9 +150,8 @@ def test_no_tool_runs_what_a_model_wrote(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     marker.touch()
     for code in HOSTILE:
-        expression = json.dumps({"name": "calc", "arguments": {"expr": code.format(path=str(marker))}})
-        (outcome,) = run_calls(f"<tool_call>{expression}</tool_call>", TOOLS)
-        assert outcome.content.startswith("error: ")
+        with pytest.raises(ToolError):
+            calc({"expr": code.format(path=str(marker))})
     assert marker.exists()
 
 

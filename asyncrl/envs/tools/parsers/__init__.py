@@ -1,6 +1,7 @@
 """Parsers of tool calls by name, for `rollout.tools.parser`. A new one is a file beside this one and a line here."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from types import MappingProxyType
 
 from asyncrl.envs.tools.parsers.base import BadCall, ParsedTurn, ToolCall, ToolCallParser, TurnReader, parse_turn
@@ -10,7 +11,17 @@ from asyncrl.envs.tools.parsers.mistral import MistralParser
 from asyncrl.envs.tools.parsers.pythonic import PythonicParser
 from asyncrl.errors import ConfigError
 
-__all__ = ["PARSERS", "BadCall", "ParsedTurn", "ToolCall", "ToolCallParser", "TurnReader", "find_parser", "parse_turn"]
+__all__ = [
+    "PARSERS",
+    "BadCall",
+    "ParsedTurn",
+    "ToolCall",
+    "ToolCallParser",
+    "TurnParser",
+    "TurnReader",
+    "find_parser",
+    "parse_turn",
+]
 
 AUTO, DEFAULT = "auto", "hermes"
 PARSERS: Mapping[str, ToolCallParser] = MappingProxyType(
@@ -53,3 +64,20 @@ def find_parser(name: str, template: str) -> tuple[str, ToolCallParser]:
             f"of {', '.join(PARSERS)}."
         )
     return next(iter(shown.values()), (DEFAULT, PARSERS[DEFAULT]))
+
+
+class TurnParser:
+    """Reads the turns of a model whose chat template is known. The parser is found when the first turn is read: what a
+    template leaves open is no fault where nobody calls tools."""
+
+    def __init__(self, name: str, template: str, *, in_thought: bool) -> None:
+        """See find_parser, and TurnReader for in_thought."""
+        self._name, self._template, self._in_thought = name, template, in_thought
+
+    def __call__(self, text: str) -> ParsedTurn:
+        """See parse_turn. Raises ConfigError: see find_parser."""
+        return parse_turn(self._parser, text, in_thought=self._in_thought)
+
+    @cached_property
+    def _parser(self) -> ToolCallParser:
+        return find_parser(self._name, self._template)[1]

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from asyncrl.data.thoughts import THOUGHT_CLOSE, THOUGHT_OPEN
 from asyncrl.data.values import Json
 
 MAX_ITEMS = 1000  # of one turn; what comes after them is text: bounds the work on a turn made of broken calls
-THOUGHT_OPEN, THOUGHT_CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)

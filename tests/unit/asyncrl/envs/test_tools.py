@@ -1,40 +1,54 @@
 """Tool calls: whatever the model writes, it gets an answer, and only well-formed calls run, once."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from asyncrl.config import ToolsConfig
 from asyncrl.data.values import Json
-from asyncrl.envs.tools.calculator import TOOLS, calc
-from asyncrl.envs.tools.calls import ToolError, run_calls
+from asyncrl.envs.tools.base import Tool, ToolAnswer, ToolError
+from asyncrl.envs.tools.calculator import Calculator, calc
+from asyncrl.envs.tools.calls import CallOutcome
+from asyncrl.envs.tools.parsers import PARSERS, parse_turn
+from asyncrl.envs.tools.running import ToolRunner
+from tests.support.event_loop import in_event_loop
+from tests.support.scripted_tools import ScriptedTool
 
 CASES = Path(__file__).parents[3] / "support" / "data_files" / "tool_calls_malformed.jsonl"
 
 
+async def run_calls(text: str, tool: Tool) -> tuple[CallOutcome, ...]:
+    """What becomes of the calls of a turn in Hermes' form."""
+    session = ToolRunner({tool.name: tool}, ToolsConfig(), Counter()).session({})
+    return await session.answer(parse_turn(PARSERS["hermes"], text).calls)
+
+
 @pytest.mark.parametrize("case", [json.loads(line) for line in CASES.read_text().splitlines()])
-def test_a_response_has_the_expected_outcome_and_runs_at_most_once(case: dict[str, str]) -> None:
+@in_event_loop
+async def test_a_response_has_the_expected_outcome_and_runs_at_most_once(case: dict[str, str]) -> None:
     """A call without a name is answered, and the run goes on (B110)."""
-    ran: list[Mapping[str, Json]] = []
 
-    def counted(arguments: Mapping[str, Json]) -> str:
-        ran.append(arguments)
-        return calc(arguments)
+    async def counted(arguments: Mapping[str, Json]) -> ToolAnswer:
+        return ToolAnswer(calc(arguments))
 
-    outcomes = run_calls(case["response"], {"calc": counted})
+    tool = ScriptedTool(execute=counted)
+    outcomes = await run_calls(case["response"], tool)
     assert [outcome.outcome for outcome in outcomes] == [case["expect"]]
-    assert ran == ([{"expr": "2+2"}] if case["expect"].startswith("ok") else [])
-    message = outcomes[0].message()
-    assert message["role"] == "tool"
-    assert message["content"] == "4" if ran else str(message["content"]).startswith("error: ")
+    assert tool.arguments == ([{"expr": "2+2"}] if case["expect"].startswith("ok") else [])
+    message = outcomes[0].message("c00010000")
+    assert (message["role"], message["tool_call_id"]) == ("tool", "c00010000")
+    assert message["content"] == "4" if tool.arguments else str(message["content"]).startswith("error: ")
 
 
-def test_several_calls_run_in_order_and_text_without_calls_runs_none() -> None:
+@in_event_loop
+async def test_several_calls_run_in_order_and_text_without_calls_runs_none() -> None:
     call = '<tool_call>{"name": "calc", "arguments": {"expr": "%s"}}</tool_call>'
-    outcomes = run_calls(f"first {call % '1+1'} then {call % '1/0'} and {call % '3*3'}", TOOLS)
+    outcomes = await run_calls(f"first {call % '1+1'} then {call % '1/0'} and {call % '3*3'}", Calculator())
     assert [outcome.content for outcome in outcomes] == ["2", "error: division by zero", "9"]
-    assert run_calls("the answer is 4", TOOLS) == ()
+    assert await run_calls("the answer is 4", Calculator()) == ()
 
 
 @pytest.mark.parametrize(

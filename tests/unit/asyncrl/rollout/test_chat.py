@@ -38,7 +38,7 @@ def test_appended_turns_equal_a_rendering_of_the_whole_conversation(models: dict
     chat = ChatTemplate.from_model_dir(models[family])
     answer: dict[str, Json] = {"role": "assistant", "content": "1258"}
     # gpt_oss lets the model write its channel; mistral puts a space before an answer.
-    header = {"gpt_oss": "<|channel|>final<|message|>", "mistral": " "}.get(family, "")
+    header = {"gpt_oss": "<|channel|>final<|message|>", "mistral": " ", "mistral_v3": " "}.get(family, "")
     sampled = [*chat.encode(header + "1258"), end_of_turn(family, chat)]
     appended = chat.render([USER]) + sampled + chat.continuation([AGAIN])
     assert appended == chat.render([USER, answer, AGAIN])
