@@ -7,6 +7,7 @@ from asyncrl.envs.base import Closable, Environment, EnvironmentDeps, Resumable,
 from asyncrl.envs.multi_turn_math import MultiTurnMath
 from asyncrl.envs.single_turn import SingleTurn
 from asyncrl.envs.text_game import TextGame
+from asyncrl.envs.tool_agent import ToolAgent
 from asyncrl.envs.tool_math import ToolMath
 
 __all__ = ["ENVIRONMENTS", "Closable", "Environment", "EnvironmentDeps", "Resumable", "Reward", "StepResult"]
@@ -16,6 +17,7 @@ ENVIRONMENTS: Mapping[str, Callable[[EnvironmentDeps], Environment]] = MappingPr
         "single_turn": SingleTurn,
         "multi_turn_math": MultiTurnMath,
         "tool_math": ToolMath,
+        "tool_agent": ToolAgent,
         "text_game": TextGame,
     }
 )

@@ -201,6 +201,7 @@ class Worker:
             "episodes_queued": self._slots.num_queued,
             "tokens_per_s": (tokens - tokens_before) / max(now - before, 1e-9),
             "not_admitted": "" if refusal is None else refusal.reason,
+            **self._player.states.facts(),
             **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
             **{f"{WAIT}{name}": spent_s for name, spent_s in waits.seconds().items()},
             ENDED: self._groups.lengths.as_fact(),

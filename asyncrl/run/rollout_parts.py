@@ -11,6 +11,7 @@ from asyncrl.envs.lookup import find_environment
 from asyncrl.envs.resources import Resources
 from asyncrl.envs.rewards.http import RewardServer
 from asyncrl.envs.rewards.pool import RewardPool
+from asyncrl.envs.tools.parsers import TurnParser
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.experts import ExpertCounts
@@ -57,7 +58,8 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts), limits)
     rewards = reward_pool(rollout.reward)
-    deps = EnvironmentDeps(rewards=rewards, config=rollout)
+    read_turn = TurnParser(rollout.tools.parser, chat.source, in_thought=chat.opens_thought)
+    deps = EnvironmentDeps(rewards=rewards, config=rollout, read_turn=read_turn)
     settings = EpisodeSettings(
         run_seed=config.run.seed,
         temperature=rollout.temperature,
@@ -72,7 +74,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         chunk_tokens=rollout.partials.chunk_tokens,
         held_out=held_out_drawing(config),
     )
-    player = EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings)
+    player = EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings, deps.counts)
     return RolloutParts(
         fleet=fleet,
         player=player,

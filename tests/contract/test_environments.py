@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from asyncrl.config import RolloutConfig
+from asyncrl.config import RolloutConfig, ToolsConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs import ENVIRONMENTS, Environment, EnvironmentDeps, Resumable, Reward, StepResult
 from asyncrl.envs.rewards import RewardPool
@@ -40,7 +40,7 @@ CASES: Mapping[str, Case] = {"text_game": GAME}
 @pytest.fixture
 def deps() -> Iterator[EnvironmentDeps]:
     pool = RewardPool(workers=1, timeout_s=5)
-    yield EnvironmentDeps(pool, RolloutConfig(max_turns=MAX_TURNS))
+    yield EnvironmentDeps(pool, RolloutConfig(max_turns=MAX_TURNS, tools=ToolsConfig(builtin=("calc",))))
     pool.close()
 
 
@@ -161,7 +161,7 @@ def test_an_episode_that_is_continued_elsewhere_from_any_turn_ends_as_the_uninte
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("name", ["multi_turn_math", "tool_math", "text_game"])
+@pytest.mark.parametrize("name", ["multi_turn_math", "tool_math", "tool_agent", "text_game"])
 @pytest.mark.parametrize("state", [{"turn": "2"}, {"else": 1}])
 def test_a_snapshot_of_something_else_is_refused(name: str, state: dict[str, object], deps: EnvironmentDeps) -> None:
     environment = ENVIRONMENTS[name](deps)
@@ -176,12 +176,14 @@ def test_multi_turn_math_asks_again_and_scores_the_last_answer(deps: Environment
     assert asyncio.run(play(ENVIRONMENTS["multi_turn_math"](deps), turns)) == (2, Reward(1.0))
 
 
-def test_tool_math_answers_calls_and_then_scores(deps: EnvironmentDeps) -> None:
+@pytest.mark.parametrize("name", ["tool_math", "tool_agent"])
+def test_an_environment_with_tools_answers_calls_and_then_scores(name: str, deps: EnvironmentDeps) -> None:
     async def first_messages() -> tuple[object, ...]:
-        environment = ENVIRONMENTS["tool_math"](deps)
+        environment = ENVIRONMENTS[name](deps)
         await environment.reset(ROW, seed=1)
         return (await environment.step(f"let me see {CALL}", "stop")).messages
 
-    assert asyncio.run(first_messages()) == ({"role": "tool", "name": "calc", "content": "20"},)
+    answer = {"role": "tool", "name": "calc", "tool_call_id": "c00010000", "content": "20"}
+    assert asyncio.run(first_messages()) == (answer,)
     turns = [(CALL, "stop"), ("#### 20", "stop")]
-    assert asyncio.run(play(ENVIRONMENTS["tool_math"](deps), turns)) == (2, Reward(1.0))
+    assert asyncio.run(play(ENVIRONMENTS[name](deps), turns)) == (2, Reward(1.0))
