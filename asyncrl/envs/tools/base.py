@@ -57,7 +57,8 @@ class Tool(Protocol):
         """Make the instance of an episode.
 
         Args:
-            instance_id: unique among all episodes of the run.
+            instance_id: unique among all episodes of the run; what stands before a dot in it, the episode's tools
+                have in common.
             kwargs: of the prompt's row, extra_info.tools_kwargs.<name>.create_kwargs (verl's place for it).
         """
         ...

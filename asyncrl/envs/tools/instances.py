@@ -59,6 +59,7 @@ class Instances:
         """
         self._tools, self._kwargs, self._releases, self._timeout_s = tools, kwargs, releases, timeout_s
         self._made: dict[str, tuple[str, asyncio.Task[None]]] = {}
+        self._episode = uuid4().hex
         self._is_closed = False
         self.started: set[str] = set()
 
@@ -71,7 +72,7 @@ class Instances:
         if self._is_closed:
             raise RuntimeError(f"tool {name} was asked for after its episode had ended")
         if name not in self._made:
-            instance_id = uuid4().hex
+            instance_id = f"{self._episode}.{uuid4().hex[:8]}"
             self.started.add(name)
             create = self._tools[name].create(instance_id, **self._kwargs.get(name, {}))
             self._made[name] = (instance_id, asyncio.create_task(within(self._timeout_s, create)))

@@ -31,7 +31,7 @@ class AgentData:
 
 
 class AgentDataTable:
-    """The episodes that go on. An entry lives from the first create of an instance id to its last release."""
+    """The episodes that go on. An entry lives from the first create of an episode's tools to their last release."""
 
     def __init__(self) -> None:
         self._entries: dict[str, AgentData] = {}
@@ -39,16 +39,23 @@ class AgentDataTable:
 
     def enter(self, instance_id: str, tool: str, create_kwargs: Mapping[str, Json]) -> None:
         """A tool's instance is made."""
-        entry = self._entries.setdefault(instance_id, AgentData(instance_id))
+        episode = _episode(instance_id)
+        entry = self._entries.setdefault(episode, AgentData(episode))
         entry.tools_kwargs[tool] = {"create_kwargs": create_kwargs}
-        self._users[instance_id] = self._users.get(instance_id, 0) + 1
+        self._users[episode] = self._users.get(episode, 0) + 1
 
     def of(self, instance_id: str) -> AgentData:
-        """The episode's."""
-        return self._entries[instance_id]
+        """That of the instance's episode."""
+        return self._entries[_episode(instance_id)]
 
     def leave(self, instance_id: str) -> None:
         """A tool's instance is gone."""
-        self._users[instance_id] -= 1
-        if self._users[instance_id] == 0:
-            del self._users[instance_id], self._entries[instance_id]
+        episode = _episode(instance_id)
+        self._users[episode] -= 1
+        if self._users[episode] == 0:
+            del self._users[episode], self._entries[episode]
+
+
+def _episode(instance_id: str) -> str:
+    """What the instances of an episode have in common: see Tool.create."""
+    return instance_id.partition(".")[0]
