@@ -1,20 +1,17 @@
 """Read a tool_config.yaml as verl has it, and the JSON file of MCP servers that it may name."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from asyncrl.envs.checked_files import checked, read_yaml, text_of
 from asyncrl.envs.tools.mcp.spec import McpServerSpec
 from asyncrl.envs.tools.verl.schemas import OpenAIFunctionToolSchema
 from asyncrl.errors import ConfigError
-from asyncrl.load_config.yaml_reader import read
-
-M = TypeVar("M", bound=BaseModel)
-MAX_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -79,10 +76,7 @@ def read_tool_config(path: Path) -> list[ClassEntry | McpEntry]:
     Raises:
         ConfigError: no such file, no YAML, or an entry is not as it must be: names file, line and field.
     """
-    document = read(_text(path, "rollout.tools.config_path"), str(path))
-    if document.problems:
-        raise _refusal([f"{p.where}{f', {p.key}' if p.key else ''}: {p.text}" for p in document.problems])
-    found = _checked(_File, document.value, lambda key: f"{path} line {_line(document.lines, key)}, {key}")
+    found = read_yaml(path, "rollout.tools.config_path", _File)
     return [_entry(path, index, entry) for index, entry in enumerate(found.tools)]
 
 
@@ -92,12 +86,12 @@ def read_servers(path: Path, *, tools: tuple[str, ...]) -> tuple[McpServerSpec, 
     Raises:
         ConfigError: see read_tool_config.
     """
-    text = _text(path, "mcp.mcp_servers_config_path")
+    text = text_of(path, "mcp.mcp_servers_config_path")
     try:
         value = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
-    found = _checked(_Servers, value, lambda key: f"{path}, {key}")
+    found = checked(_Servers, value, lambda key: f"{path}, {key}")
     return tuple(_server(path, name, server, tools) for name, server in found.mcpServers.items())
 
 
@@ -125,43 +119,3 @@ def _server(path: Path, name: str, server: _Server, tools: tuple[str, ...]) -> M
         raise ConfigError(f"{path}, mcpServers.{name} needs either command or url.")
     command = () if server.command is None else (server.command, *server.args)
     return McpServerSpec(name, command, env=server.env, url=server.url, token=server.auth_token, tools=tools)
-
-
-def _text(path: Path, key: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{key} = {path} cannot be read: {error.strerror} (looked for from {Path.cwd()}).") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{key} = {path} is not text: {error}.") from None
-
-
-def _checked(model: type[M], value: object, where: Callable[[str], str]) -> M:
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        lines = []
-        for found in error.errors(include_url=False, include_context=False):
-            key = _dotted(found["loc"])
-            text = "is not known here" if found["type"] == "extra_forbidden" else found["msg"]
-            lines.append(f"{where(key) if key else where('the file')}: {text}")
-        raise _refusal(lines) from None
-
-
-def _refusal(lines: list[str]) -> ConfigError:
-    more = [f"and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else []
-    return ConfigError("\n  ".join([*lines[:MAX_SHOWN], *more]))
-
-
-def _dotted(location: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
-
-
-def _line(lines: Mapping[str, int], key: str) -> int:
-    """The line of a key, or of the nearest one around it; list items have none of their own."""
-    while key and key not in lines:
-        key = key[: max(key.rfind("."), key.rfind("["), 0)]
-    return lines.get(key, 1)
