@@ -29,12 +29,14 @@ ADMIN = "admin"
 
 WEIGHT_LOG = (
     *("owner", "head", "records", "anchors", "merged", "nonces", "digests", "hints", "documents", "endpoints"),
-    *("servers", "incarnations", "states", "held", "seen", "needs", "wish", "pin"),
+    *("servers", "incarnations", "states", "held", "seen", "since", "notes", "vitals"),
+    *("needs", "orders", "adoptions", "wish", "pin"),
 )
 """What weightsync keeps beside the ledger, as {run}:w:<name>: versions, and the fleet. A test compares the two."""
 
-_FLEET = ("servers", "incarnations", "states", "held", "seen")
-_SAID_BY_HOSTS = (*_FLEET, "needs", "hints")
+_FLEET = ("servers", "incarnations", "states", "held", "seen", "since", "notes", "vitals")
+_ASKED = ("orders", "adoptions", "hints")
+_SAID_BY_HOSTS = (*_FLEET, "needs", "hints", "orders")
 
 _ANYBODY = (
     "+ping +hello +quit +select +client|setname +client|setinfo +info +time +multi +exec +discard +script|load "
@@ -103,6 +105,8 @@ _HOST = _Role(
 _OPERATOR = _Role(
     scripts=("pause", "resubmit", "purge", "sweep", "named", "counts"),
     payloads=f"{_PAYLOADS_READ} +unlink",
+    log_scripts=(*_FLEET, *_ASKED, "needs"),
+    log_written=(*_FLEET, *_ASKED, "needs"),
 )
 
 ROLES: Mapping[str, tuple[_Role, ...]] = {

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from weightsync import chain
-from weightsync.acks import State
+from weightsync.acks import State, Vitals
 from weightsync.adapter_layout import BASE
 from weightsync.bringer import Bringer
 from weightsync.buckets import BucketPlan
@@ -23,6 +23,7 @@ from weightsync.log.base import VersionLog, Wish
 from weightsync.log.records import VersionRecord, describe
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
+from weightsync.orders import Order
 from weightsync.path_writer import PathWriter, Step
 from weightsync.reader import Reader, UnreadableUpload
 from weightsync.ticket import Ticket, put_layout, put_plan, put_ticket
@@ -78,7 +79,7 @@ class Receiver:
         self._server, self._incarnation, self._lent = server, incarnation, lent
         self._stage_dir, self._model_dir = stage_dir, model_dir
         self._reader = Reader(log, transport, config.seal_key())
-        self._watch = log.watch(("head", "anchor", "wish", "pin"))
+        self._watch = log.watch(("head", "anchor", "wish", "pin", "order"))
         self._lock = threading.Lock()
         self._origin: int | None = None
         self._checked_layout = ""
@@ -92,12 +93,20 @@ class Receiver:
         return None if record is None else record.version
 
     def wait(self, deadline_s: float) -> bool:
-        """Block until head, an anchor or the wish changed since the last call; False at the deadline."""
+        """Block until head, an anchor, the wish or an order changed since the last call; False at the deadline."""
         return self._watch.wait(deadline_s)
 
     def wish(self) -> Wish:
         """Whether the server shall serve, or sleep because the trainer needs its devices."""
         return self._log.wish() if self._lent else "serve"
+
+    def order(self) -> Order | None:
+        """What an operator asks of the server."""
+        return self._log.orders().get(self._server)
+
+    def obeyed(self, order: Order) -> None:
+        """Take the order back, unless another one was given meanwhile."""
+        self._log.put_order(self._server, None, obeyed=order)
 
     def origin_digest(self) -> int:
         """Digest of the model directory; reads it once.
@@ -175,20 +184,20 @@ class Receiver:
             if expected is None:
                 # Also where the name was published since with other bits: then there is a digest, and it differs.
                 reason = f"version {label(version)}, which the log does not have: it lost its tail"
-            self._log.put_state(self._server, self._incarnation, "failed")
+            self._log.put_state(self._server, self._incarnation, "failed", reason)
             self._log.need(self._server, reason)
             raise DigestMismatch(
                 f"server {self._server} has {reason}. It gets no requests until it has loaded an anchor."
             )
         self._log.put_ack(self._server, self._incarnation, version, digest, state)
 
-    def withdraw(self, state: State = "updating") -> None:
-        """Take the server out of rotation: before an activation, when it sleeps, when it failed."""
-        self._log.put_state(self._server, self._incarnation, state)
+    def withdraw(self, state: State = "updating", reason: str = "") -> None:
+        """Take the server out of rotation: before an activation, when it sleeps, when it failed and why."""
+        self._log.put_state(self._server, self._incarnation, state, reason)
 
-    def renew(self) -> None:
-        """A sign of life, several times per `ack_lease_s`. Raises StaleIncarnation."""
-        self._log.renew(self._server, self._incarnation)
+    def renew(self, vitals: Vitals | None = None) -> None:
+        """A sign of life, several times per `ack_lease_s`, with what was measured. Raises StaleIncarnation."""
+        self._log.renew(self._server, self._incarnation, vitals)
 
     def need(self, reason: str) -> None:
         """Ask the trainer for an anchor of head; what was staged last may be the reason, so no other server gets it."""

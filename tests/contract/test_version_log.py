@@ -13,6 +13,7 @@ from weightsync.log import VersionLog, open_log
 from weightsync.log.base import Pin
 from weightsync.log.directory import DirectoryLog
 from weightsync.log.records import Part, Upload, VersionRecord
+from weightsync.orders import Adoption, Order
 from weightsync.versions import pack
 
 Opener = Callable[[str], VersionLog]
@@ -350,6 +351,8 @@ def test_a_wait_is_woken_while_it_blocks(opener: Opener) -> None:
         lambda log: log.need("s", "r"),
         lambda log: log.claim(1),
         lambda log: log.put_pin(1, None),
+        lambda log: log.put_order("s", Order("leave", 1.0, "n")),
+        lambda log: log.put_adoption("s", Adoption("u", "m")),
     ],
 )
 def test_every_change_gives_a_hint_to_a_reader_of_all_topics(

@@ -78,8 +78,8 @@ class CheckedReceiver(Receiver):
         if state == "serving" and not self.engine.holds(self.world.made[version]):
             self.world.lies.append(f"{self.name} serves {label(version)} with other weights")
 
-    def withdraw(self, state: State = "updating") -> None:
-        super().withdraw(state)
+    def withdraw(self, state: State = "updating", reason: str = "") -> None:
+        super().withdraw(state, reason)
         self.world.says(self.name, None, state)
 
     def need(self, reason: str) -> None:

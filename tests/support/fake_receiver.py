@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.fake_sglang import FakeServer
-from weightsync.acks import State
+from weightsync.acks import State, Vitals
 from weightsync.errors import ChainBroken, DigestMismatch
+from weightsync.orders import Order
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,9 @@ class FakeLog:
     needs: list[str] = field(default_factory=list)
     renewals: int = 0
     left: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    vitals: Vitals = field(default_factory=Vitals)
+    order: Order | None = None
     ticket: FakeTicket | None = None
     changed: threading.Event = field(default_factory=threading.Event)
 
@@ -41,6 +45,11 @@ class FakeLog:
 
     def wish(self, wish: str) -> None:
         self.current_wish = wish
+        self.changed.set()
+
+    def ask(self, order: Order | None) -> None:
+        """An operator asks, or takes it back."""
+        self.order = order
         self.changed.set()
 
     def loads_into(self, server: FakeServer, start: int = 0) -> None:
@@ -99,11 +108,20 @@ class FakeReceiver:
         self.log.acks.append((self.incarnation, version, state))
         self.log.states.append(state)
 
-    def withdraw(self, state: State = "updating") -> None:
+    def withdraw(self, state: State = "updating", reason: str = "") -> None:
         self.log.states.append(state)
+        self.log.reasons.append(reason)
 
-    def renew(self) -> None:
+    def renew(self, vitals: Vitals | None = None) -> None:
         self.log.renewals += 1
+        self.log.vitals = vitals or self.log.vitals
+
+    def order(self) -> Order | None:
+        return self.log.order
+
+    def obeyed(self, order: Order) -> None:
+        if self.log.order == order:
+            self.log.order = None
 
     def need(self, reason: str) -> None:
         self.log.needs.append(reason)

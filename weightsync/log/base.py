@@ -4,13 +4,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from weightsync.acks import Ack, Server, State
+from weightsync.acks import Ack, Server, State, Vitals
 from weightsync.errors import Fenced
 from weightsync.log.records import MergedDelta, Upload, VersionRecord
+from weightsync.orders import Adoption, Order
 
 Wish = Literal["serve", "sleep"]
 
-TOPICS = ("head", "anchor", "server", "need", "wish", "pin")
+TOPICS = ("head", "anchor", "server", "need", "wish", "pin", "order")
 """What a hint may be about."""
 
 
@@ -170,12 +171,12 @@ class VersionLog(Protocol):
         """The server holds `version`. Raises StaleIncarnation."""
         ...
 
-    def put_state(self, server: str, incarnation: str, state: State) -> None:
+    def put_state(self, server: str, incarnation: str, state: State, reason: str = "") -> None:
         """Its state without a new version; `updating` takes it out of rotation. Raises StaleIncarnation."""
         ...
 
-    def renew(self, server: str, incarnation: str) -> None:
-        """A sign of life. Raises StaleIncarnation."""
+    def renew(self, server: str, incarnation: str, vitals: Vitals | None = None) -> None:
+        """A sign of life, with what was measured. Raises StaleIncarnation."""
         ...
 
     def leave(self, server: str, incarnation: str) -> None:
@@ -184,6 +185,14 @@ class VersionLog(Protocol):
 
     def servers(self) -> Mapping[str, Server]:
         """Living registrations."""
+        ...
+
+    def roster(self) -> Mapping[str, Server]:
+        """All registrations, also those whose lease has ended, until they are forgotten."""
+        ...
+
+    def forget(self, server: str) -> None:
+        """Drop the registration of a server whose lease has ended; one that lives is left alone."""
         ...
 
     def acks(self) -> dict[str, Ack]:
@@ -199,6 +208,27 @@ class VersionLog(Protocol):
 
     def answered(self, servers: Collection[str]) -> None:
         """Remove their needs."""
+        ...
+
+    # what an operator asks
+    def put_order(self, server: str, order: Order | None, *, obeyed: Order | None = None) -> None:
+        """Ask something of one server, in place of what was asked before; None takes it back.
+
+        Args:
+            obeyed: do so only while this is what is asked: of who obeyed it.
+        """
+        ...
+
+    def orders(self) -> Mapping[str, Order]:
+        """What is asked, by server."""
+        ...
+
+    def put_adoption(self, server: str, adoption: Adoption | None) -> None:
+        """Have a server adopted under this name; None: not any more."""
+        ...
+
+    def adoptions(self) -> Mapping[str, Adoption]:
+        """Servers to adopt, by name."""
         ...
 
     def put_wish(self, wish: Wish) -> None:

@@ -9,20 +9,19 @@ from typing import Any
 import msgpack
 import redis
 
-from weightsync.acks import Ack, Server, State
-from weightsync.errors import BaseMismatch, StaleIncarnation
+from weightsync.errors import BaseMismatch
 from weightsync.log import scripts
-from weightsync.log.base import TOPICS, Need, Pin, Wish, fenced
+from weightsync.log.base import TOPICS, Pin, Wish, fenced
 from weightsync.log.records import MergedDelta, Upload, VersionRecord, pack_anchor
 from weightsync.log.redis_client import answers, connect
+from weightsync.log.redis_fleet import FLEET, RedisFleet
 from weightsync.versions import label, unpack
 
 _BLOCK_S = 5.0  # of one XREAD: below the socket's timeout, so that a quiet stream is not taken for a lost server
 _NAMES = (
     *("owner", "head", "records", "anchors", "merged", "nonces", "digests", "hints", "documents", "endpoints"),
-    *("servers", "incarnations", "states", "held", "seen", "needs", "wish", "pin"),
+    *(*FLEET, "needs", "orders", "adoptions", "wish", "pin"),
 )
-_FLEET = ("servers", "incarnations", "states", "held", "seen")
 
 
 def packed(version: int | None) -> str:
@@ -59,14 +58,12 @@ class RedisWatch:
         return False
 
 
-class RedisLog:
+class RedisLog(RedisFleet):
     """VersionLog over Redis. Thread-safe."""
 
     def __init__(self, url: str, run: str) -> None:
         self.run = run
-        self._client = connect(url)
-        self._keys = {name: f"{{{run}}}:w:{name}" for name in _NAMES}
-        self._scripts: dict[str, Any] = {}
+        super().__init__(connect(url), {name: f"{{{run}}}:w:{name}" for name in _NAMES})
         self._claim = ""
         self._shared: RedisWatch | None = None
         self._lock = threading.Lock()
@@ -105,13 +102,13 @@ class RedisLog:
 
     def head(self) -> VersionRecord | None:
         with answers("a read of head"):
-            version = self._raw().get(self._keys["head"])
+            version = self._client.get(self._keys["head"])
         return None if version is None else self.record(int(version))
 
     def record(self, version: int) -> VersionRecord | None:
         name = packed(version)
         with answers("a read of a record"):
-            pipe = self._raw().pipeline(transaction=True)
+            pipe = self._client.pipeline(transaction=True)
             pipe.hget(self._keys["records"], name)
             pipe.hget(self._keys["anchors"], name)
             pipe.hgetall(self._keys["merged"])
@@ -120,7 +117,7 @@ class RedisLog:
 
     def records(self) -> list[VersionRecord]:
         with answers("a read of the records"):
-            pipe = self._raw().pipeline(transaction=True)
+            pipe = self._client.pipeline(transaction=True)
             for key in ("records", "anchors", "merged"):
                 pipe.hgetall(self._keys[key])
             blobs, anchors, merged = pipe.execute()
@@ -130,7 +127,7 @@ class RedisLog:
 
     def digest_of(self, version: int) -> int | None:
         with answers("a read of a digest"):
-            digest = self._raw().hget(self._keys["digests"], packed(version))
+            digest = self._client.hget(self._keys["digests"], packed(version))
         return None if digest is None else int(digest, 16)
 
     def prune(
@@ -149,11 +146,11 @@ class RedisLog:
 
     def put_document(self, name: str, blob: bytes) -> None:
         with answers(f"document {name}"):
-            self._raw().hsetnx(self._keys["documents"], name, blob)
+            self._client.hsetnx(self._keys["documents"], name, blob)
 
     def document(self, name: str) -> bytes | None:
         with answers(f"document {name}"):
-            blob: bytes | None = self._raw().hget(self._keys["documents"], name)
+            blob: bytes | None = self._client.hget(self._keys["documents"], name)
         return blob
 
     def put_endpoint(self, branch: int, rank: int, url: str) -> None:
@@ -162,60 +159,15 @@ class RedisLog:
 
     def endpoints(self) -> dict[int, str]:
         with answers("a read of the endpoints"):
-            held = self._raw().hgetall(self._keys["endpoints"])
+            held = self._client.hgetall(self._keys["endpoints"])
         return {int(rank): blob.decode().partition(" ")[2] for rank, blob in held.items()}
-
-    def register(self, server: str, incarnation: str, url: str, lease_s: float, *, lent: bool = False) -> None:
-        registration = msgpack.packb([url, lease_s, lent])
-        self._run(scripts.REGISTER, [*_FLEET, "hints"], server, incarnation, registration, "starting")
-
-    def put_ack(self, server: str, incarnation: str, version: int, digest: int, state: State) -> None:
-        self._say(server, incarnation, state, msgpack.packb([version, digest]))
-
-    def put_state(self, server: str, incarnation: str, state: State) -> None:
-        self._say(server, incarnation, state, b"")
-
-    def renew(self, server: str, incarnation: str) -> None:
-        self._say(server, incarnation, "", b"")
-
-    def leave(self, server: str, incarnation: str) -> None:
-        self._run(scripts.LEAVE, [*_FLEET, "hints", "needs"], server, incarnation)
-
-    def servers(self) -> Mapping[str, Server]:
-        return {name: server for name, (server, _) in self._fleet().items()}
-
-    def acks(self) -> dict[str, Ack]:
-        return {
-            name: Ack(held[0], held[1], server.incarnation, server.state, server.url, server.age_s)
-            for name, (server, held) in self._fleet().items()
-            if held is not None
-        }
-
-    def need(self, server: str, reason: str, failed: str = "") -> None:
-        self._run(scripts.NEED, ["needs", "hints"], server, msgpack.packb([reason, failed]))
-
-    def needs(self) -> list[Need]:
-        with answers("a read of the needs"):
-            seconds, micros = self._raw().time()
-            held = self._raw().hgetall(self._keys["needs"])
-        now_ms = seconds * 1000 + micros // 1000
-        found = []
-        for server, blob in sorted(held.items()):
-            reason, failed = msgpack.unpackb(blob[14:])
-            found.append(Need(server.decode(), reason, failed, max(0.0, (now_ms - int(blob[:14])) / 1000)))
-        return found
-
-    def answered(self, servers: Collection[str]) -> None:
-        if servers:
-            with answers("answered needs"):
-                self._raw().hdel(self._keys["needs"], *servers)
 
     def put_wish(self, wish: Wish) -> None:
         self._run(scripts.WISH, ["wish", "hints"], wish)
 
     def wish(self) -> Wish:
         with answers("a read of the wish"):
-            return "sleep" if self._raw().get(self._keys["wish"]) == b"sleep" else "serve"
+            return "sleep" if self._client.get(self._keys["wish"]) == b"sleep" else "serve"
 
     def put_pin(self, branch: int, pin: Pin | None) -> None:
         blob = b"" if pin is None else msgpack.packb([pin.server, pin.version])
@@ -224,7 +176,7 @@ class RedisLog:
 
     def pin(self) -> Pin | None:
         with answers("a read of the pin"):
-            owner, held = self._raw().mget(self._keys["owner"], self._keys["pin"])
+            owner, held = self._client.mget(self._keys["owner"], self._keys["pin"])
         branch, _, blob = (held or b"").partition(b" ")
         return Pin(*msgpack.unpackb(blob)) if blob and branch == (owner or b"").partition(b" ")[0] else None
 
@@ -240,43 +192,11 @@ class RedisLog:
     def close(self) -> None:
         self._client.close()
 
-    def _say(self, server: str, incarnation: str, state: str, held: bytes) -> None:
-        answer = self._run(scripts.SAY, [*_FLEET, "hints"], server, incarnation, state, held)
-        if answer[0] == b"stale":
-            raise StaleIncarnation(
-                f"server {server} is registered as {answer[1].decode() or 'nobody'}, this host speaks for "
-                f"{incarnation}: a newer start took over. This host must stop."
-            )
-
     def _owner(self) -> tuple[int, str]:
         with answers("a read of the owner"):
-            held: bytes = self._raw().get(self._keys["owner"]) or b"0"
+            held: bytes = self._client.get(self._keys["owner"]) or b"0"
         branch, _, nonce = held.decode().partition(" ")
         return int(branch), nonce
-
-    def _fleet(self) -> dict[str, tuple[Server, tuple[int, int] | None]]:
-        now_ms, *hashes = self._run(scripts.SERVERS, list(_FLEET))
-        servers, incarnations, states, held, seen = (_pairs(flat) for flat in hashes)
-        found = {}
-        for name, blob in servers.items():
-            url, lease_s, *lent = msgpack.unpackb(blob)  # a host from before the last was added says two
-            age_s = max(0.0, (now_ms - int(seen[name])) / 1000)
-            state: Any = states[name].decode()  # our own word
-            server = Server(incarnations[name].decode(), url, state, age_s, lease_s, any(lent))
-            if server.alive:
-                holds = msgpack.unpackb(held[name]) if name in held else None
-                found[name.decode()] = (server, None if holds is None else (holds[0], holds[1]))
-        return found
-
-    def _run(self, script: str, keys: Sequence[str], *arguments: object) -> Any:
-        if script not in self._scripts:
-            self._scripts[script] = self._client.register_script(script)
-        with answers(f"a script of the log ({', '.join(keys)})"):
-            return self._scripts[script](keys=[self._keys[key] for key in keys], args=list(arguments))
-
-    def _raw(self) -> Any:
-        # Any: redis-py's types are unions of its blocking and its asyncio answers.
-        return self._client
 
     def _decide(self, answer: Sequence[bytes], what: str) -> None:
         if answer[0] == b"fenced":
@@ -286,10 +206,6 @@ class RedisLog:
             raise BaseMismatch(
                 f"{what}: head is {found}. The publisher reads the log again and takes that as its base."
             )
-
-
-def _pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def _ending_at(version: bytes, merged: Mapping[bytes, bytes]) -> list[bytes]:

@@ -166,35 +166,50 @@ return { "done" }
 
 REGISTER = (
     """#!lua flags=allow-oom
--- register(KEYS: servers, incarnations, states, held, seen, hints; ARGV: server, incarnation, registration, state)
+-- register(KEYS: servers, incarnations, states, held, seen, since, notes, vitals, hints;
+--          ARGV: server, incarnation, registration, state, milliseconds after which the silent are forgotten)
 -- What an earlier incarnation held is void.
 """
     + _HINT
     + """
-redis.call("HSET", KEYS[1], ARGV[1], ARGV[3])
-redis.call("HSET", KEYS[2], ARGV[1], ARGV[2])
-redis.call("HSET", KEYS[3], ARGV[1], ARGV[4])
-redis.call("HDEL", KEYS[4], ARGV[1])
-redis.call("HSET", KEYS[5], ARGV[1], now_ms())
-hint(KEYS[6], "server")
+local server, now = ARGV[1], now_ms()
+local seen = redis.call("HGETALL", KEYS[5])
+for i = 1, #seen, 2 do
+  if now - tonumber(seen[i + 1]) > tonumber(ARGV[5]) then
+    for key = 1, 8 do redis.call("HDEL", KEYS[key], seen[i]) end
+  end
+end
+for _, key in ipairs({ 4, 7, 8 }) do redis.call("HDEL", KEYS[key], server) end
+redis.call("HSET", KEYS[1], server, ARGV[3])
+redis.call("HSET", KEYS[2], server, ARGV[2])
+redis.call("HSET", KEYS[3], server, ARGV[4])
+redis.call("HSET", KEYS[5], server, now)
+redis.call("HSET", KEYS[6], server, now)
+hint(KEYS[9], "server")
 return { "done" }
 """
 )
 
 SAY = (
     """#!lua flags=allow-oom
--- say(KEYS: servers, incarnations, states, held, seen, hints; ARGV: server, incarnation, state or "", held or "")
--- A sign of life, with a new state and a new version if given. -> {"done"} or {"stale", current incarnation}
+-- say(KEYS: servers, incarnations, states, held, seen, since, notes, vitals, hints;
+--     ARGV: server, incarnation, state or "", held or "", reason, vitals or "")
+-- A sign of life; with a new state and its reason, a new version, and vitals, if given.
+-- -> {"done"} or {"stale", current incarnation}
 """
     + _HINT
     + """
-local current = redis.call("HGET", KEYS[2], ARGV[1]) or ""
+local server, now = ARGV[1], now_ms()
+local current = redis.call("HGET", KEYS[2], server) or ""
 if current ~= ARGV[2] then return { "stale", current } end
-redis.call("HSET", KEYS[5], ARGV[1], now_ms())
-if ARGV[4] ~= "" then redis.call("HSET", KEYS[4], ARGV[1], ARGV[4]) end
+redis.call("HSET", KEYS[5], server, now)
+if ARGV[4] ~= "" then redis.call("HSET", KEYS[4], server, ARGV[4]) end
+if ARGV[6] ~= "" then redis.call("HSET", KEYS[8], server, ARGV[6]) end
 if ARGV[3] ~= "" then
-  redis.call("HSET", KEYS[3], ARGV[1], ARGV[3])
-  hint(KEYS[6], "server")
+  if redis.call("HGET", KEYS[3], server) ~= ARGV[3] then redis.call("HSET", KEYS[6], server, now) end
+  redis.call("HSET", KEYS[3], server, ARGV[3])
+  redis.call("HSET", KEYS[7], server, ARGV[5])
+  hint(KEYS[9], "server")
 end
 return { "done" }
 """
@@ -202,26 +217,44 @@ return { "done" }
 
 LEAVE = (
     """#!lua flags=allow-oom
--- leave(KEYS: servers, incarnations, states, held, seen, hints, needs; ARGV: server, incarnation)
+-- leave(KEYS: servers, incarnations, states, held, seen, since, notes, vitals, hints, needs; ARGV: server, incarnation)
 -- A later incarnation is left alone.
 """
     + _HINT
     + """
 if redis.call("HGET", KEYS[2], ARGV[1]) ~= ARGV[2] then return { "done" } end
-for i = 1, 5 do redis.call("HDEL", KEYS[i], ARGV[1]) end
-redis.call("HDEL", KEYS[7], ARGV[1])
-hint(KEYS[6], "server")
+for i = 1, 8 do redis.call("HDEL", KEYS[i], ARGV[1]) end
+redis.call("HDEL", KEYS[10], ARGV[1])
+hint(KEYS[9], "server")
 return { "done" }
 """
 )
 
 SERVERS = """#!lua flags=no-writes
--- servers(KEYS: servers, incarnations, states, held, seen) -> {now ms, and the five hashes}, read at one moment
+-- servers(KEYS: servers, incarnations, states, held, seen, since, notes, vitals)
+-- -> {now ms, and the eight hashes}, read at one moment
 local time = redis.call("TIME")
 local found = { time[1] * 1000 + math.floor(time[2] / 1000) }
-for i = 1, 5 do found[i + 1] = redis.call("HGETALL", KEYS[i]) end
+for i = 1, 8 do found[i + 1] = redis.call("HGETALL", KEYS[i]) end
 return found
 """
+
+ASK = (
+    """#!lua flags=allow-oom
+-- ask(KEYS: orders or adoptions, hints; ARGV: server, what or "" to take it back, only if it is this or "")
+"""
+    + _HINT
+    + """
+if ARGV[3] ~= "" and redis.call("HGET", KEYS[1], ARGV[1]) ~= ARGV[3] then return { "done" } end
+if ARGV[2] == "" then
+  redis.call("HDEL", KEYS[1], ARGV[1])
+else
+  redis.call("HSET", KEYS[1], ARGV[1], ARGV[2])
+end
+hint(KEYS[2], "order")
+return { "done" }
+"""
+)
 
 NEED = (
     """#!lua flags=allow-oom
