@@ -13,6 +13,7 @@ from asyncrl.errors import AsyncrlError, is_for_the_user
 COMMANDS: dict[str, str] = {
     "train": "train: lease groups, update the policy, publish versions",
     "serve-rollout": "generate: servers and workers that play prompts into the buffer",
+    "gateway": "let harnesses play: OpenAI's and Anthropic's protocols over the policy, a session a trajectory",
     "starter": "make the tiny model and its data that a config describes",
     "eval": "score a model on the held-out prompts",
     "export": "write a checkpoint as a Hugging Face model directory",

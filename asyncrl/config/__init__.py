@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from asyncrl.config.checkpoint import CheckpointConfig
 from asyncrl.config.critic import CriticConfig
 from asyncrl.config.data import DataConfig
+from asyncrl.config.gateway import GatewayConfig
 from asyncrl.config.lora import LoraConfig
 from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.reward import RewardConfig
@@ -37,6 +38,7 @@ __all__ = [
     "CriticConfig",
     "DataConfig",
     "EvalConfig",
+    "GatewayConfig",
     "InferenceConfig",
     "LoraConfig",
     "MetricsConfig",
@@ -82,6 +84,8 @@ class Config(Section):
     """Sampling and environments."""
     inference: InferenceConfig = InferenceConfig()
     """Servers."""
+    gateway: GatewayConfig = GatewayConfig()
+    """Harnesses that play prompts over HTTP."""
     teachers: tuple[TeacherConfig, ...] = ()
     """Models that score what the policy sampled, each for some data sources or all. An algorithm that learns from one
     takes the first of the list that scored the answer."""

@@ -17,11 +17,12 @@ from functools import partial
 from asyncrl import waits
 from asyncrl.config.dynamic_sampling import ZERO_VARIANCE
 from asyncrl.errors import WaitTimeout
-from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer
+from asyncrl.rollout.episode import EpisodeFailed
 from asyncrl.rollout.lengths import EndedLengths
 from asyncrl.rollout.members import Members
 from asyncrl.rollout.pacing import Slots
 from asyncrl.rollout.parking import Parking
+from asyncrl.rollout.player import Player
 from asyncrl.rollout.signal import shared_reward
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
@@ -59,7 +60,7 @@ class GroupPlayer:
     `lengths` those of their answers that came to no batch."""
 
     def __init__(
-        self, player: EpisodePlayer, slots: Slots, settings: GroupSettings, teachers: Teachers | None = None
+        self, player: Player, slots: Slots, settings: GroupSettings, teachers: Teachers | None = None
     ) -> None:
         self._player, self._slots, self._settings = player, slots, settings
         self._teachers = teachers or Teachers(())

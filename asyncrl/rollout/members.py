@@ -7,8 +7,9 @@ from contextlib import suppress
 
 from asyncrl.data.policies import GREEDY_BASELINE
 from asyncrl.rollout.builder import TrajectoryBuilder
-from asyncrl.rollout.episode import EpisodePlayer, EpisodeTask, PromptMemo
+from asyncrl.rollout.episode import EpisodeTask, PromptMemo
 from asyncrl.rollout.pacing import Slots
+from asyncrl.rollout.player import Player
 from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
@@ -26,7 +27,7 @@ class Members:
     """
 
     def __init__(
-        self, work: Work, player: EpisodePlayer, slots: Slots, counts: Counter[str], teachers: Teachers
+        self, work: Work, player: Player, slots: Slots, counts: Counter[str], teachers: Teachers
     ) -> None:
         self._work, self._player, self._slots, self._counts = work, player, slots, counts
         self._teachers = teachers

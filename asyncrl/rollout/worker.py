@@ -13,15 +13,16 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from asyncrl import waits
 from asyncrl.inference.fleet import Fleet
 from asyncrl.report.rollout_facts import ENDED, SPEEDS, WAIT
-from asyncrl.rollout.episode import EpisodePlayer
 from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
+from asyncrl.rollout.player import Player
 from asyncrl.rollout.reservation import Prompts, Reservations, Stopped
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.work import Work
@@ -69,6 +70,8 @@ class Worker:
         player: plays one episode.
         teachers: score what was played for training.
         train, held_out: prompts of the run and of its evaluations.
+        slots: places for episodes that are filled in a way of their own. None: `settings.slots` of them, at once.
+        more_facts: what else is reported.
     """
 
     def __init__(
@@ -77,16 +80,18 @@ class Worker:
         name: str,
         buffer: ReplayBuffer,
         fleet: Fleet,
-        player: EpisodePlayer,
+        player: Player,
         teachers: Teachers | None = None,
         train: Prompts,
         held_out: Prompts | None,
         settings: WorkerSettings,
+        slots: Slots | None = None,
+        more_facts: Callable[[], Mapping[str, float | str]] = dict,
     ) -> None:
         self.name = name
         self._buffer, self._fleet, self._player = buffer, fleet, player
         self._train, self._held_out, self._settings = train, held_out, settings
-        self._slots = Slots(settings.slots)
+        self._slots, self._more_facts = slots or Slots(settings.slots), more_facts
         self._groups = GroupPlayer(player, self._slots, settings.groups, teachers)
         self._reported = (time.monotonic(), 0)
         self._reservations: Reservations | None = None
@@ -180,6 +185,10 @@ class Worker:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
 
+    def why_not_admitted(self) -> str:
+        """Why the last prompt that it asked for was not granted, for people."""
+        return self._reservations.why() if self._reservations is not None else "the worker is starting"
+
     async def _report_often(self) -> None:
         while not self._ended.is_set():
             await self._report()
@@ -203,6 +212,7 @@ class Worker:
             "not_admitted": "" if refusal is None else refusal.reason,
             **self._player.states.facts(),
             **{name: float(count) for name, count in (self._groups.counts + self._player.counts).items()},
+            **self._more_facts(),
             **{f"{WAIT}{name}": spent_s for name, spent_s in waits.seconds().items()},
             ENDED: self._groups.lengths.as_fact(),
             SPEEDS: json.dumps(replace(self._fleet.speeds, environment=self._player.environment_s).to_json()),

@@ -32,7 +32,9 @@ from asyncrl.run.identity import check_rewards, open_prompts
 class RolloutParts:
     """What plays episodes: the player with its fleet and rewards, and which prompt an ordinal stands for."""
 
+    chat: ChatTemplate
     fleet: Fleet
+    sampling: EpisodeSettings
     player: EpisodePlayer
     rewards: RewardPool
     resources: Resources
@@ -76,7 +78,9 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     )
     player = EpisodePlayer(chat, fleet, lambda: make_environment(deps), settings, deps.counts)
     return RolloutParts(
+        chat=chat,
         fleet=fleet,
+        sampling=settings,
         player=player,
         rewards=rewards,
         resources=deps.resources,

@@ -73,7 +73,7 @@ class Session:
     """
 
     id: str
-    key: str
+    key: str = field(repr=False)
     task: EpisodeTask
     kind: Literal["reserved", "online"]
     only: str | None = None

@@ -1,7 +1,7 @@
 """A row that grew turn by turn is the one that a builder makes of the same tokens."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.data.routed_experts import COLUMN
@@ -20,6 +20,7 @@ turns = st.lists(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(turns, st.booleans())
 def test_joined_turns_are_the_row_of_a_builder(given_turns: list, records_experts: bool) -> None:  # type: ignore[type-arg]
     whole = TrajectoryBuilder()
