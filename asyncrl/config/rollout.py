@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from asyncrl.config.interaction import InteractionConfig
 from asyncrl.config.reward import RewardConfig
 from asyncrl.config.section import Section
 from asyncrl.config.tools import ToolsConfig
@@ -72,6 +73,9 @@ class RolloutConfig(Section):
 
     tools: ToolsConfig = ToolsConfig()
     """Tools that the model may call."""
+
+    interaction: InteractionConfig = InteractionConfig()
+    """Programs that answer as the user."""
 
     @field_validator("top_k")
     @classmethod

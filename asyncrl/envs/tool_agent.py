@@ -1,4 +1,4 @@
-"""An agent: the row's prompt, the tools of rollout.tools, and as many turns as rollout.max_turns to use them in."""
+"""An agent: the row's prompt, the tools of rollout.tools, a user that may answer, and rollout.max_turns turns."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -7,24 +7,28 @@ from statistics import fmean
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import Json
 from asyncrl.envs.base import EnvironmentDeps, Message, Reward, Stage, StepResult, turn_of
+from asyncrl.envs.interactions import Talk, load_interactions
 from asyncrl.envs.tools.catalogue import load_tools
 from asyncrl.envs.tools.running import ToolRunner, ToolSession
 from asyncrl.errors import ConfigError
 
-_CATALOGUE, _RUNNER = "tools", "calls of tools"
+_CATALOGUE, _RUNNER, _USERS = "tools", "calls of tools", "users"
 
 
 class ToolAgent:
-    """A turn without a tool call is the answer and is scored; so is the last turn, and one that was cut.
+    """A turn without a tool call is an answer: the row's user (rollout.interaction) replies to it, and where there is
+    none, or the user ends the conversation, it is scored. So is the last turn, and one that was cut.
 
     The prompt shows the tools of the row's column `tools`, or all of rollout.tools if it has none. The score is that of
     the row's data source; a reward function finds in extra_info what verl's finds: num_turns, tool_rewards (of single
-    calls, by tool) and rollout_reward_scores (calc_reward's, by tool). rollout.tools.reward_weight adds the latter two.
+    calls, by tool), rollout_reward_scores (calc_reward's, by tool) and turn_scores (of the user, in order).
+    rollout.tools.reward_weight adds what the tools say.
     """
 
     def __init__(self, deps: EnvironmentDeps) -> None:
         self._deps, self._max_turns = deps, deps.config.max_turns
         self._session: ToolSession | None = None
+        self._talk: Talk | None = None
         self._enter: Callable[[Stage], None] = lambda stage: None
 
     def watch(self, enter: Callable[[Stage], None]) -> None:
@@ -40,32 +44,55 @@ class ToolAgent:
         """The row's own messages; the seed draws nothing.
 
         Raises:
-            ConfigError: rollout.tools names no tool, or one that cannot be loaded.
-            ValueError: the row shows a tool that rollout.tools does not have, or its tools_kwargs are malformed.
+            ConfigError: a tool or a user cannot be loaded, or there are none of either.
+            ValueError: the row shows a tool or talks with a user that there is not, or its tools_kwargs are malformed.
         """
         await self.close()
-        self._deps.read_turn("")  # refuses a form that cannot be told, before anything is sampled
+        deps = self._deps
+        users = await deps.resources.get(_USERS, lambda: load_interactions(deps.config.interaction, deps.counts))
         runner = await self._runner()
+        if runner.tools:
+            deps.read_turn("")  # refuses a form of calls that cannot be told, before anything is sampled
         if missing := sorted(set(_names(row.tools)) - set(runner.tools)):
             raise ValueError(f"row {row.index} shows the tools {', '.join(missing)}, which rollout.tools does not have")
         self._row, self._turn = row, 0
+        self._talk, self._said, self._turn_scores = users.talk(row), list(row.messages), list[float]()
+        if not runner.tools and self._talk is None:
+            raise ConfigError(
+                "rollout.environment = tool_agent needs tools or users: name some in rollout.tools or "
+                "rollout.interaction, or play single_turn."
+            )
         self._session = runner.session(row.extra_info, _names(row.tools) or None)
         return row.messages
 
     async def step(self, text: str, finish_reason: str) -> StepResult:
-        """The tools' answers, or the reward."""
+        """The tools' answers, the user's, or the reward."""
         self._turn += 1
         is_last = finish_reason != "stop" or self._turn >= self._max_turns
-        calls = () if is_last else self._deps.read_turn(text).calls
-        if not calls:
-            return StepResult(done=True, reward=await self._score(text))
-        self._enter("processing_tools")
-        return StepResult(messages=await self._tools.messages(calls, self._turn))
+        calls = self._deps.read_turn(text).calls if self._tools.schemas and not is_last else ()
+        self._said.append({"role": "assistant", "content": text})
+        if calls:
+            self._enter("processing_tools")
+            replies = await self._tools.messages(calls, self._turn)
+        else:
+            replies = () if is_last else await self._user_replies()
+        self._said += replies
+        return StepResult(messages=replies) if replies else StepResult(done=True, reward=await self._score(text))
+
+    async def _user_replies(self) -> tuple[Message, ...]:
+        """What the user says; nothing if there is none, or the conversation ends here."""
+        if self._talk is None:
+            return ()
+        self._enter("interacting")
+        reply = await self._talk.reply(self._said)
+        if reply.score is not None:
+            self._turn_scores.append(reply.score)
+        return () if reply.ends else ({"role": "user", "content": reply.text},)
 
     def snapshot(self) -> Mapping[str, object] | None:
-        """The turns that the model has had and what its calls were worth; None once a tool keeps state of its own."""
+        """The turns that the model has had and what its calls were worth; None once a tool or a user keeps state."""
         tools = self._tools
-        if tools.keeps_state:
+        if tools.keeps_state or (self._talk is not None and self._turn > 0):
             return None
         return {"turn": self._turn, "rewards": _copied(tools.rewards), "metrics": _copied(tools.metrics)}
 
@@ -78,9 +105,13 @@ class ToolAgent:
         return messages
 
     async def close(self) -> None:
-        """Release the instances of its tools."""
+        """Release the instances of its tools, and end the conversation with the user."""
         if self._session is not None:
-            await self._session.close()
+            try:
+                await self._session.close()
+            finally:
+                if self._talk is not None:
+                    await self._talk.close()
 
     @property
     def _tools(self) -> ToolSession:
@@ -90,10 +121,6 @@ class ToolAgent:
     async def _runner(self) -> ToolRunner:
         deps = self._deps
         catalogue = await deps.resources.get(_CATALOGUE, lambda: load_tools(deps.config.tools))
-        if not catalogue.tools:
-            raise ConfigError(
-                "rollout.environment = tool_agent needs tools: name some in rollout.tools, or play single_turn."
-            )
 
         async def make() -> ToolRunner:
             return ToolRunner(catalogue.tools, deps.config.tools, deps.counts)
@@ -105,8 +132,9 @@ class ToolAgent:
         of_calls = {name: sum(values) for name, values in self._tools.rewards.items()}
         found: dict[str, Json] = {
             "num_turns": self._turn,
-            "tool_rewards": {**_copied(self._tools.rewards)},
+            "tool_rewards": {name: list[Json](values) for name, values in self._tools.rewards.items()},
             "rollout_reward_scores": dict(of_episode),
+            "turn_scores": list[Json](self._turn_scores),
         }
         row = replace(self._row, extra_info={**self._row.extra_info, **found})
         reward = await self._deps.rewards.score(row, text)

@@ -36,6 +36,18 @@ class Releases:
         task.add_done_callback(self._going.discard)
         return task
 
+    async def run(self, what: str, timeout_s: float, release: Coroutine[object, object, None]) -> None:
+        """Wait for a release, see finish, that goes on if the waiting is cancelled."""
+        await asyncio.wait([self.begin(self.finish(what, timeout_s, release))])
+
+    async def finish(self, what: str, timeout_s: float, release: Coroutine[object, object, None]) -> None:
+        """Await a release for `timeout_s` seconds at most; one that fails is counted and logged, and not repeated."""
+        try:
+            await within(timeout_s, release)
+        except Exception:
+            self.counts["tool_releases_failed"] += 1
+            log.warning("%s was not released", what, exc_info=True)
+
     async def drain(self, deadline_s: float) -> None:
         """Wait until all are done, or the deadline has passed, which is logged."""
         if not self._going:
@@ -105,12 +117,7 @@ class Instances:
                 await asyncio.wait({making}, timeout=2 * GRACE_S)
             _is_made(making)  # what create raised was told, or nobody asked
         finally:  # once, also where this task is cancelled before the tool has answered
-            release = self._tools[name].release(instance_id)
-            try:
-                await within(self._timeout_s, release)
-            except Exception:
-                self._releases.counts["tool_releases_failed"] += 1
-                log.warning("tool %s did not release an instance", name, exc_info=True)
+            await self._releases.finish(f"tool {name}", self._timeout_s, self._tools[name].release(instance_id))
 
 
 def _is_made(making: "asyncio.Task[None]") -> bool:

@@ -54,7 +54,10 @@ def find_parser(name: str, template: str) -> tuple[str, ToolCallParser]:
     """
     if name != AUTO:
         return name, PARSERS[name]
-    shown = {type(parser): (key, parser) for key, parser in reversed(PARSERS.items()) if parser.is_shown_by(template)}
+    shown: dict[type, tuple[str, ToolCallParser]] = {}
+    for key, parser in PARSERS.items():
+        if parser.is_shown_by(template):
+            shown.setdefault(type(parser), (key, parser))  # the first of two names for one form
     if len(shown) > 1 or (not shown and any(form in template for form in _OTHER_FORMS)):
         found = (
             f"several forms ({', '.join(key for key, _ in shown.values())})" if shown else "a form that is not known"

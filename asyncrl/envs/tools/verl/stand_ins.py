@@ -17,6 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import TypeVar
 
 from asyncrl.envs.tools.verl import schemas
+from asyncrl.envs.tools.verl.base_interaction import BaseInteraction
 from asyncrl.envs.tools.verl.base_tool import BaseTool
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ def register_tool(name: str) -> Callable[[T], T]:
 STAND_INS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
         "verl": {},
+        "verl.interactions": {},
+        "verl.interactions.base": {"BaseInteraction": BaseInteraction},
         "verl.tools": {},
         "verl.tools.base_tool": {"BaseTool": BaseTool},
         "verl.tools.schemas": {

@@ -85,7 +85,7 @@ def load_class(entry: ClassEntry, table: AgentDataTable, folder: Path) -> VerlTo
     """
     module, _, attribute = entry.class_name.rpartition(".")
     key = f"{entry.place}.class_name"
-    _find(module, (Path.cwd(), folder))
+    put_on_path(module, (Path.cwd(), folder))
     with stand_ins():
         cls = load_named(key, f"{module}:{attribute}")
         if not inspect.isclass(cls) or not all(callable(getattr(cls, method, None)) for method in METHODS):
@@ -101,7 +101,7 @@ def load_class(entry: ClassEntry, table: AgentDataTable, folder: Path) -> VerlTo
             raise ConfigError(f"{key} = {entry.class_name} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _find(module: str, folders: tuple[Path, ...]) -> None:
+def put_on_path(module: str, folders: tuple[Path, ...]) -> None:
     """Put the first folder that has the module at the end of the path, as verl's users have it by PYTHONPATH."""
     top = module.partition(".")[0]
     for folder in folders:

@@ -35,8 +35,9 @@ KNOWN = {
     "chatml": set(CONVERSATIONS),
     "llama3": set(CONVERSATIONS),
     "mistral": {"one", "three", "system", "reasoning"},
+    "mistral_v3": {"one", "three", "system", "reasoning"},
     "gemma": {"one", "three", "reasoning"},
-    "gpt_oss": {"one", "three", "system", "reasoning"},
+    "gpt_oss": set(CONVERSATIONS),
     "starter": {"one", "three", "system", "reasoning"},
 }
 

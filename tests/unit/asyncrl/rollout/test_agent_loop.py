@@ -195,6 +195,7 @@ async def test_what_tools_say_is_shown_beside_the_score_and_added_by_its_weight(
         "num_turns": 2,
         "tool_rewards": {"calc": [0.5]},
         "rollout_reward_scores": {"calc": 0.25},
+        "turn_scores": [],
     }
 
 

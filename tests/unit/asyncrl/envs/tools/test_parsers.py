@@ -196,7 +196,7 @@ FRAGMENTS = [
 turns = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=8), max_size=5).map("".join)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(sorted(PARSERS)), turns, st.lists(st.integers(0, 400), max_size=8), st.booleans())
 def test_a_turn_in_pieces_is_read_as_the_whole(parser: str, text: str, cuts: list[int], in_thought: bool) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
