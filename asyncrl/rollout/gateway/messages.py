@@ -47,9 +47,11 @@ def key_of(message: Mapping[str, Json]) -> MessageKey:
     content = message.get("content")
     if message.get("role") == "assistant":
         content = content.strip() if isinstance(content, str) else content or ""
-    others = {name: value for name, value in message.items() if name not in _NOT_SAID and value is not None}
+    others: dict[str, Json] = {
+        name: value for name, value in message.items() if name not in _NOT_SAID and value is not None
+    }
     calls = message.get("tool_calls")
-    said = [others, content or "", [_call(call) for call in calls] if isinstance(calls, list) else []]
+    said: Json = [others, content or "", [_call(call) for call in calls] if isinstance(calls, list) else []]
     reasoning = message.get("reasoning_content")
     return MessageKey(_digest(said), _digest(reasoning.strip()) if isinstance(reasoning, str) and reasoning else None)
 
@@ -76,7 +78,7 @@ def for_template(messages: Sequence[Mapping[str, Json]], start: int = 0) -> list
 
 
 def _plain(message: Mapping[str, Json], names: Mapping[str, Json]) -> dict[str, Json]:
-    plain = {name: value for name, value in message.items() if value is not None}
+    plain: dict[str, Json] = {name: value for name, value in message.items() if value is not None}
     plain.setdefault("content", "")
     calls, of_call = plain.get("tool_calls"), plain.get("tool_call_id")
     if isinstance(calls, list):

@@ -78,7 +78,7 @@ def _joined_columns(earlier: Row, turn: Row) -> Mapping[str, npt.NDArray[np.gene
     were sampled with it."""
     if COLUMN not in turn.columns or COLUMN not in earlier.columns:
         return turn.columns
-    experts, before = turn.columns[COLUMN].copy(), earlier.columns[COLUMN]
+    experts, before = turn.columns[COLUMN].copy(), earlier.columns[COLUMN].astype(np.int16)
     num_read = int(np.flatnonzero((before >= 0).any(axis=(1, 2))).max(initial=-1)) + 1
     experts[:num_read] = before[:num_read]
     return {COLUMN: experts}

@@ -1,6 +1,6 @@
 """The thoughts that an answer begins with, apart from what it says."""
 
-from asyncrl.envs.tools.parsers.base import THOUGHT_CLOSE, THOUGHT_OPEN
+from asyncrl.data.thoughts import THOUGHT_CLOSE, THOUGHT_OPEN
 
 
 class ThoughtSplitter:

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from asyncrl.envs.tools.parsers.base import THOUGHT_OPEN, ToolCallParser
+from asyncrl.data.thoughts import THOUGHT_OPEN
+from asyncrl.envs.tools.parsers.base import ToolCallParser
 from asyncrl.errors import WaitTimeout
 from asyncrl.inference.session import Session as ServerSession
 from asyncrl.rollout.builder import TrajectoryBuilder
