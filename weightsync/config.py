@@ -112,10 +112,11 @@ class WeightsyncConfig(BaseModel):
     bucket_words: Annotated[int, Field(ge=64, lt=1 << 31)] = 4 << 20
     """Weights per part at most. 2-8 million: smaller parts cost more bytes each, larger ones fall out of the cache."""
 
-    kv: Literal["keep", "recompute"] = "recompute"
+    kv: Literal["keep", "recompute", "abort"] = "recompute"
     """What an update does to requests in flight. recompute: they go on as if their tokens so far were a prompt of the
     new weights. keep: they go on at once with the cache that the old weights made; cheaper, and what they sample then
-    is of neither version."""
+    is of neither version. abort: they are answered with what they have, and their episodes ask again, wherever there
+    is room; nothing waits for a server that is long in loading."""
 
     max_version_skew: Annotated[int, Field(ge=0)] | None = None
     """A server this many published versions behind head gets no new requests. null: no limit but the staleness

@@ -6,9 +6,10 @@ whatever its loader did, so the loader's own status decides; a version is stampe
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 from asyncrl.errors import ServerError
@@ -19,7 +20,34 @@ from asyncrl.inference.protocol import LoaderStatus, PauseMode
 from buffer.versions import label
 from weightsync.receiver import UPDATE_BODY
 
-Kv = Literal["keep", "recompute"]
+Kv = Literal["keep", "recompute", "abort"]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How requests in flight get past an update.
+
+    Attributes:
+        mode: of the pause.
+        flush_cache: the update empties the prefix cache; refused after it wrote while rows hold keys and values.
+        aborts: they are answered with what they have, for their episodes to ask again.
+    """
+
+    mode: PauseMode
+    flush_cache: bool
+    aborts: bool = False
+
+
+# SGLang's own pause with abort looks once a second whether everybody is answered, and for ever where it is paused in
+# place already. Who is retracted is answered at once, in any state.
+CROSSINGS: Mapping[Kv, Crossing] = MappingProxyType(
+    {
+        "keep": Crossing("in_place", flush_cache=False),
+        "recompute": Crossing("retract", flush_cache=True),
+        "abort": Crossing("retract", flush_cache=True, aborts=True),
+    }
+)
+"""What each value of weightsync.kv does."""
 
 DONE = (0, 2)
 """Codes of the loader (weightsync.sglang_loader.CODES, which needs torch) that say the version is held: applied, and
@@ -51,7 +79,7 @@ class Pausing:
     """How a server is paused for its weights.
 
     Attributes:
-        kv: what becomes of the cache of requests in flight.
+        kv: what becomes of requests in flight; a row of CROSSINGS.
         num_ranks: tensor-parallel ranks of the server.
         deadline_s: seconds it may be paused.
     """
@@ -78,6 +106,10 @@ class ActivationFailed(ServerError):
         self.dirty = dirty
 
 
+class NotMeasured(ActivationFailed):
+    """The weight loader ran, and could not tell what the engine holds."""
+
+
 async def activate(client: ServerClient, staged: Staged, *, held: Held | None, pausing: Pausing) -> Activated:
     """Load what lies in the server's stage directory.
 
@@ -90,14 +122,15 @@ async def activate(client: ServerClient, staged: Staged, *, held: Held | None, p
         ActivationFailed: the loader refused, or the digest is not the version's.
         ServerUnavailable: the server died, or the deadline passed.
     """
-    start, dirty = time.monotonic(), False
-    mode: PauseMode = "in_place" if pausing.kv == "keep" else "retract"
+    start, dirty, crossing = time.monotonic(), False, CROSSINGS[pausing.kv]
     try:
         async with _paused_for(pausing, client, f"version {label(staged.target)}"):
-            await client.pause(mode)
+            await client.pause(crossing.mode)
+            if crossing.aborts:
+                await client.abort_all()
             await client.begin_update()
             dirty = True  # whatever ends the next call, also a cancellation, may have changed weights
-            status = await _load(client, pausing.num_ranks, flush_cache=mode == "retract")
+            status = await _load(client, pausing.num_ranks, flush_cache=crossing.flush_cache)
             dirty = held is None or (status.version, status.digest) != (held.version, held.digest)
             _check(status, staged, dirty=dirty)
             await client.set_version(label(staged.target))
@@ -114,7 +147,8 @@ async def inspect(client: ServerClient, *, pausing: Pausing) -> LoaderStatus:
     """What the engine really holds, measured by the loader when an inspection is staged. Leaves the server paused.
 
     Raises:
-        ActivationFailed: the loader could not tell.
+        NotMeasured: the loader could not tell.
+        ActivationFailed: the server refused.
         ServerUnavailable: the server died, or the deadline passed.
     """
     async with _paused_for(pausing, client, "an inspection of its weights"):
@@ -126,7 +160,7 @@ async def inspect(client: ServerClient, *, pausing: Pausing) -> LoaderStatus:
         except RequestRefused as error:
             raise ActivationFailed(f"{client.url} refused an inspection: {error}", dirty=True) from error
         if status.code != 0:
-            raise ActivationFailed(
+            raise NotMeasured(
                 f"{client.url}: the weight loader answered code {status.code} to an inspection", dirty=True
             )
         return status

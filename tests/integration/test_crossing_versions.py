@@ -1,0 +1,112 @@
+"""Answers that are under way while versions come: a host, a fleet and a real server, for each value of weightsync.kv.
+
+Every token has the logprob that the version of its span gives it.
+"""
+
+import asyncio
+import copy
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from asyncrl.data.rows import PromptRow
+from asyncrl.inference.activation import Kv
+from asyncrl.inference.fleet import Fleet
+from asyncrl.rollout.progress import Progress
+from asyncrl.rollout.turns import EpisodeTask, TurnSampler
+from buffer import Row, Span
+from tests.support.episode_settings import episode_settings
+from tests.support.event_loop import in_event_loop
+from tests.support.local_models import save_model
+from tests.support.rollout_cluster import RolloutCluster, Trainer
+from tests.support.sglang_python import skip_without_sglang, warm_python
+
+PROMPTS = ([3, 1, 4, 1, 5], [2, 7, 1, 8], [9], [4, 0])
+LENGTH = 900
+VERSIONS = 2
+ERROR = {"local": 1e-2, "sglang": 0.3}
+"""Nats by which a logprob may be off: SGLang computes in the dtype of its weights, which is bfloat16 here."""
+
+
+class Answers:
+    """Long answers to PROMPTS, as a worker has them sampled."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.counts: Counter[str] = Counter()
+        turns = TurnSampler(fleet, episode_settings(max_new_tokens=LENGTH, context_length=LENGTH), (), self.counts)
+        self._episodes = [Progress() for _ in PROMPTS]
+        row = PromptRow(0, "test", (), None, {})
+        self._tasks = []
+        for number, (episode, prompt) in enumerate(zip(self._episodes, PROMPTS, strict=True)):
+            episode.builder.begin_row(prompt)
+            episode.next_turn(None)
+            task = EpisodeTask(row, "train", 0, number, may_start_on=lambda version: True, is_greedy=True)
+            self._tasks.append(asyncio.create_task(turns.sample(task, episode)))
+
+    async def rows(self) -> list[Row]:
+        """Once all are finished."""
+        await asyncio.gather(*self._tasks)
+        return [episode.builder.rows()[0] for episode in self._episodes]
+
+
+async def stand_still(cluster: RolloutCluster) -> None:
+    """Wait until every answer has a token of the version served, and stop them there until the next one is served."""
+    client = cluster.client(cluster.log.acks()["server-0"].url)
+    while (await client.loads()).num_running < len(PROMPTS):
+        await asyncio.to_thread(lambda: None)
+    await client.pause("in_place")
+    await client.close()
+
+
+def served_weights(trainer: Trainer) -> nn.Module:
+    """What servers hold of the trainer's model, in float32."""
+    return copy.deepcopy(trainer.model).to(torch.bfloat16).float().eval()
+
+
+def assert_sampled_by(model: nn.Module, row: Row, at: int, span: Span, *, error: float) -> None:
+    """The tokens of the span that begins at `at` have the logprobs of a model that is given all tokens before them."""
+    ids, end = torch.from_numpy(row.token_ids.astype("int64")), at + span.num_tokens
+    with torch.no_grad():
+        logits = model(ids[: end - 1].unsqueeze(0)).logits[0, at - 1 :]
+    expected = logits.log_softmax(-1).gather(1, ids[at:end].unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(torch.from_numpy(row.logprobs[at:end]), expected, atol=error, rtol=0)
+
+
+@pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
+@pytest.mark.parametrize("engine", ["local", pytest.param("sglang", marks=pytest.mark.sglang)])
+@in_event_loop
+async def test_answers_cross_versions_and_each_token_is_of_the_version_that_it_names(
+    engine: str, kv: Kv, tmp_path: Path
+) -> None:
+    skip_without_sglang(engine)
+    cluster = RolloutCluster(tmp_path, model_dir=save_model(tmp_path / "model", "llama"))
+    own = {"compute_dtype": "float32"} if engine == "local" else {"python": warm_python(), "max_running_requests": 8}
+    host = cluster.host(kv=kv, engine=engine, context_length=LENGTH, **own)
+    trainer = cluster.trainer()
+    models = {0: served_weights(trainer)}
+    async with cluster.running(host) as fleet:
+        await cluster.serving(0, deadline_s=300.0)
+        await fleet.refresh()
+        answers = Answers(fleet)
+        for _ in range(VERSIONS):
+            await stand_still(cluster)
+            version = await asyncio.to_thread(trainer.step, 0.03)
+            models[version] = served_weights(trainer)
+            await cluster.serving(version)
+        rows = await answers.rows()
+        assert host.facts.counts["activations"] == VERSIONS
+    for row in rows:
+        assert len(row.token_ids) == LENGTH, "greedy answers of this model have no end"
+        versions = [span.version for span in row.spans]
+        assert versions == sorted(models), "one span each, in order"
+        at = row.num_prompt_tokens
+        for span in row.spans:
+            assert span.digest == cluster.log.digest_of(span.version)
+            if kv != "keep" or span.version == 0:  # what is kept is of neither version
+                assert_sampled_by(models[span.version], row, at, span, error=ERROR[engine])
+            at += span.num_tokens
+        assert at == LENGTH
+    assert answers.counts["answers_cut"] == (VERSIONS * len(PROMPTS) if kv == "abort" else 0)
