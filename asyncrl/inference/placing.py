@@ -32,8 +32,11 @@ class Placing:
         if not answer.token_ids:
             return ()
         if answer.one_version:
-            # It names only the newest version; what it had confirmed before is the oldest that a token can have.
-            return (Span(ack.version, ack.digest, len(answer.token_ids)),)
+            # It names only the newest version, or none; what it had confirmed before is the oldest that a token can
+            # have. Unless it is behind its own word: another life may answer at the address of one that died.
+            named = answer.runs[0].label
+            version = min(ack.version, _version(named, ack, server)) if named else ack.version
+            return (Span(version, await self._digest(version, server), len(answer.token_ids)),)
         spans = []
         for run in answer.runs:
             version = _version(run.label, ack, server)

@@ -225,7 +225,7 @@ def _version_runs(meta: Json, num_tokens: int, path: str) -> tuple[tuple[Version
         return (), False
     spans = meta.get("weight_versions")
     if not spans:
-        return (VersionRun(str(meta.get("weight_version", "default")), num_tokens),), True
+        return (VersionRun(str(meta.get("weight_version") or ""), num_tokens),), True
     position, runs = 0, []
     for span in spans:
         if type(span["start"]) is not int or type(span["end"]) is not int:  # 3.0 == 3, and is no number of tokens

@@ -1,5 +1,7 @@
 """How this machine's servers are started, from the config: for a host of the run and for `asyncrl eval` alike."""
 
+import hashlib
+import itertools
 import socket
 from pathlib import Path
 
@@ -68,6 +70,16 @@ def teacher_name(index: int) -> str:
     return f"teacher-{index}"
 
 
+def engine_seed(run_seed: int, name: str, life: int) -> int:
+    """Seed of what an engine draws by itself, below 2**31: its own for each server and each of its lives.
+
+    SGLang heeds the seeds of requests in its deterministic mode only. With one seed for all, two servers would give the
+    episodes of a group the same answers, and one that was started again would repeat itself.
+    """
+    digest = hashlib.blake2b(f"{run_seed} {name} {life}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
 def _started(
     config: Config,
     name: str,
@@ -79,7 +91,7 @@ def _started(
     shares_devices: bool,
     record_experts: bool,
 ) -> StartedServer:
-    inference, host = config.inference, own_address(config.inference.host)
+    inference, host, lives = config.inference, own_address(config.inference.host), itertools.count()
 
     def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
         return LaunchSpec(
@@ -90,7 +102,7 @@ def _started(
             config.model.wire_dtype,
             inference.max_running_requests,
             context_length,
-            config.run.seed,
+            engine_seed(config.run.seed, name, next(lives)),
             compute_dtype=inference.compute_dtype,
             tp=inference.tp,
             python=inference.python,

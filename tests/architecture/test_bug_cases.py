@@ -5,7 +5,7 @@ finds it. So does a promise, which tests hold every implementation of a seam to 
 
 Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
 tokenizer B103 to B114, rewards B115 to B131, checkpoint B150 to B158, resume B159 to B169, config B170 to B177, ray
-B183 to B187, redis B188 to B196, metrics B197 to B203, security B215 to B221.
+B183 to B187, redis B188 to B196, metrics B197 to B203, sglang B204 to B214, security B215 to B221.
 """
 
 import ast
@@ -199,6 +199,17 @@ CASES = {
     "B201": "NaN/inf in JSONL",
     "B202": "zero printed as 0.0000",
     "B203": "idle time counted once only",
+    "B204": "abort treated as stop",
+    "B205": "abort in queue returns nothing",
+    "B206": "error delivered as 200",
+    "B207": "stop token missing from ids",
+    "B208": "ids and logprobs differ in length",
+    "B209": "logprob null or -inf",
+    "B210": "missing auth header",
+    "B211": "HTTP errors not checked",
+    "B212": "two engines with the same seed",
+    "B213": "new engine in rotation with wrong version",
+    "B214": "long polling of version",
     "B215": "pickle from the network",
     "B216": "deny-list unpickler",
     "B217": "listening on all interfaces",

@@ -73,6 +73,7 @@ async def test_an_id_outside_the_vocabulary_is_not_sent(ids: list[int]) -> None:
 async def test_failures_are_told_apart_by_what_to_do_about_them(
     reply: object, error: type[Exception], words: str
 ) -> None:
+    """B211: path, status and the first words are told; nothing parses an error page as a result."""
     with running_fake() as server:
         server.script.append(reply)
         with pytest.raises(error, match=words):
@@ -123,6 +124,7 @@ async def test_many_requests_are_in_flight_at_once() -> None:
 
 @in_event_loop
 async def test_every_call_carries_the_key_and_a_401_names_the_setting_not_the_key() -> None:
+    """B210: generation and control alike."""
     with running_fake(key="k1-secret") as server:
         client = client_of(server, "k1-secret")
         await client.model_info()
@@ -159,6 +161,7 @@ async def test_an_update_session_that_a_dead_client_left_open_is_closed_and_open
 
 @in_event_loop
 async def test_a_200_that_says_no_success_is_a_refusal() -> None:
+    """B211: the flag counts, not the status."""
     with running_fake() as server:
         server.do_end_weight_update = lambda body: (200, {"success": False, "message": "bad scale"})  # type: ignore[method-assign]  # the one misbehaviour
         with pytest.raises(RequestRefused, match="bad scale"):

@@ -268,6 +268,7 @@ async def test_a_refused_request_does_not_blame_the_server(setting: Setting) -> 
 
 @in_event_loop
 async def test_spans_of_an_answer_across_an_activation_have_both_digests(setting: Setting) -> None:
+    """B214: tokens have the version that sampled them, whatever was known when the request was sent."""
     server = setting.server()
     setting.board.write(server, V1)
     setting.board.published = [0, V1, V2]
@@ -292,6 +293,31 @@ async def test_a_server_that_names_one_version_is_held_to_the_one_it_had_confirm
     server.label = label(V2)
     answer = await ask(fleet)
     assert answer.spans == (Span(V1, V1 * 10, len(answer.token_ids)),)
+    await fleet.close()
+
+
+@pytest.mark.parametrize("spans", [False, True])
+@in_event_loop
+async def test_a_server_that_is_behind_its_own_word_is_believed_by_its_answers(setting: Setting, spans: bool) -> None:
+    """B213: tokens have the older version that the answer names, not the acknowledged one."""
+    server = setting.server(spans=spans)
+    setting.board.write(server, V2)
+    setting.board.published = [0, V1, V2]
+    fleet = await setting.fleet()
+    server.label = label(V1)
+    answer = await ask(fleet)
+    assert answer.spans == (Span(V1, V1 * 10, len(answer.token_ids)),)
+    await fleet.close()
+
+
+@in_event_loop
+async def test_an_answer_that_names_no_version_has_the_one_that_was_acknowledged(setting: Setting) -> None:
+    server = setting.server()
+    setting.board.write(server, V1)
+    fleet = await setting.fleet()
+    meta = {"finish_reason": {"type": "abort"}, "output_token_logprobs": [[-0.5, 7, None]]}
+    server.script.append((200, {"output_ids": [7], "meta_info": meta}))
+    assert (await ask(fleet)).spans == (Span(V1, V1 * 10, 1),)
     await fleet.close()
 
 

@@ -43,6 +43,7 @@ def test_one_version_for_the_whole_answer_is_marked_as_such() -> None:
 
 
 def test_an_abort_is_never_a_stop_and_keeps_its_tokens() -> None:
+    """B204: half an answer is never scored as a whole one."""
     parsed = parse_answer(answer([5, 6], {"type": "abort", "message": "Aborted"}, weight_version="1.3"))
     assert parsed.finish_reason == "abort"
     assert parsed.token_ids == (5, 6)
@@ -50,6 +51,7 @@ def test_an_abort_is_never_a_stop_and_keeps_its_tokens() -> None:
 
 @pytest.mark.parametrize("pairs", [[], None])
 def test_an_abort_in_the_queue_has_no_tokens_and_no_spans(pairs: list[list[Any]] | None) -> None:
+    """B205: no index into what is empty."""
     body = answer([], {"type": "abort", "message": "Abort in waiting queue"})
     if pairs is None:
         del body["meta_info"]["output_token_logprobs"]
@@ -58,6 +60,7 @@ def test_an_abort_in_the_queue_has_no_tokens_and_no_spans(pairs: list[list[Any]]
 
 
 def test_a_refusal_delivered_as_200_is_a_refusal() -> None:
+    """B206: its one token is not trained on."""
     with pytest.raises(RequestRefused, match="too long"):
         parse_answer(answer([7], {"type": "abort", "message": "too long", "status_code": 400}))
 
@@ -68,6 +71,7 @@ def test_a_busy_server_delivered_as_200_may_be_asked_again() -> None:
 
 
 def test_a_trimmed_stop_token_is_restored_with_its_logprob() -> None:
+    """B207: or the model never learns to stop."""
     pairs = [[-0.1, 5, None], [-0.2, 6, None], [-0.3, 2, None]]
     parsed = parse_answer(answer([5, 6], STOP, pairs, completion_tokens=3, weight_version="1.3"))
     assert parsed.token_ids == (5, 6, 2)
@@ -84,6 +88,7 @@ def test_a_trimmed_stop_token_is_restored_with_its_logprob() -> None:
     ],
 )
 def test_ids_and_logprobs_that_disagree_are_refused(ids: list[int], pairs: list[list[Any]]) -> None:
+    """B208: no zip cuts them to the shorter."""
     with pytest.raises(MalformedAnswer) as caught:
         parse_answer(answer(ids, STOP, pairs))
     assert caught.value.reason == "mismatched_logprobs"
@@ -91,7 +96,8 @@ def test_ids_and_logprobs_that_disagree_are_refused(ids: list[int], pairs: list[
 
 @pytest.mark.parametrize("logprob", [None, float("-inf"), float("nan")])
 def test_a_logprob_that_is_no_number_never_becomes_zero(logprob: float | None) -> None:
-    """B059: whatever the server computed while its weights changed, the answer is refused under a name of its own."""
+    """B059, B209: whatever the server computed while its weights changed, the answer is refused under a name of its
+    own."""
     with pytest.raises(MalformedAnswer) as caught:
         parse_answer(answer([5, 6], STOP, [[-0.1, 5, None], [logprob, 6, None]]))
     assert caught.value.reason == "logprob_not_finite"

@@ -52,6 +52,7 @@ async def test_later_turns_append_and_never_render_what_was_said_before() -> Non
 
 @in_event_loop
 async def test_an_answer_that_was_cut_is_continued_from_its_tokens_under_the_same_seed() -> None:
+    """B204: an abort is no end of the turn."""
     play = Play(([15, 16], "abort"), ([], "abort"), ([17, END], "stop"))
     trajectory = await play.run()
     assert trajectory.rows[0].token_ids.tolist()[-4:] == [15, 16, 17, END]

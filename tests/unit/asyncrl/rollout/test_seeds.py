@@ -9,6 +9,7 @@ def test_a_seed_is_a_function_of_its_place_and_fits_the_servers_integer() -> Non
 
 
 def test_every_part_of_the_place_changes_the_seed() -> None:
+    """B212: siblings on two servers are sent different seeds."""
     places = [
         sampling_seed(run, stream, ordinal, episode, row)
         for run in (0, 1)
