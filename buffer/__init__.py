@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from buffer.audit import Audit
     from buffer.config import BufferConfig, PayloadConfig, StalenessConfig
+    from buffer.draws import Draw, PassRate
     from buffer.embedded import Embedded, ensure
     from buffer.errors import (
         Behind,
@@ -68,6 +69,7 @@ _NAMES = {
     ),
     "audit": ("Audit",),
     "config": ("BufferConfig", "PayloadConfig", "StalenessConfig"),
+    "draws": ("Draw", "PassRate"),
     "embedded": ("Embedded", "ensure"),
     "errors": (
         "Behind",
@@ -108,6 +110,7 @@ __all__ = [
     "Claim",
     "CorruptPayload",
     "DeadLetter",
+    "Draw",
     "Embedded",
     "Entry",
     "Fenced",
@@ -123,6 +126,7 @@ __all__ = [
     "Parked",
     "PartialEpisode",
     "Partials",
+    "PassRate",
     "PayloadConfig",
     "RenewAnswer",
     "ReplayBuffer",

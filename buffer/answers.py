@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from buffer.draws import Draw
 from buffer.versions import effective, unpack
 
 
@@ -24,6 +25,8 @@ class Claim:
     """older branch -> deepest number it has in common with `branch`."""
     parked: "Parked | None" = None
     """Unfinished episodes of the last owner; `fetch_partials` reads them. None: start from the prompt."""
+    draw: Draw | None = None
+    """Which prompt it is, recorded when the ordinal was first reserved. None: the ordinal alone says it."""
 
     @property
     def gid(self) -> str:
@@ -54,11 +57,13 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
-    """Nothing to do now. reason: window, bytes, paused, no_trainer or stopped."""
+    """Nothing to do now. reason: window, bytes, paused, no_trainer or stopped; or draw: others have passed the draws
+    that were offered, so offer from next_position on."""
 
     reason: str
     detail: str
     last_hint: str
+    next_position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class Attached:
             max_group_bytes=config.max_group_bytes,
             max_dead_bytes=config.max_dead_bytes,
             max_stale=self._staleness.max_stale,
+            max_draws=config.max_draws,
             on_stale=self._staleness.on_stale,
             order=self._staleness.order,
         )

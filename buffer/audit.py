@@ -46,7 +46,14 @@ def audit_of(run: str, books: Books, payloads: Payloads | None) -> Audit:
     """Audit the books as they are; with `payloads`, read and check each of them."""
     identity = counts(books)
     tokens = tokens_of(books)
-    problems = [*_identity(identity), *_sets(books), *_bytes(books), *_closed(books), *tokens.problems()]
+    problems = [
+        *_identity(identity),
+        *_sets(books),
+        *_bytes(books),
+        *_closed(books),
+        *_draws(books),
+        *tokens.problems(),
+    ]
     if payloads is not None:
         problems += _payloads(books, payloads)
     return Audit(
@@ -141,6 +148,17 @@ def _closed(books: Books) -> list[str]:
         seen |= books.closed[kind]
     beyond = [o for o in (*books.cards, *seen) if o >= books.next_ordinal]
     problems += [f"ordinal {o} is not below next_ordinal = {books.next_ordinal}" for o in sorted(beyond)]
+    return problems
+
+
+def _draws(books: Books) -> list[str]:
+    problems, at = [], dict[int, int]()
+    for ordinal, draw in sorted(books.draws.items()):
+        if draw.position in at:
+            problems.append(f"ordinals {at[draw.position]} and {ordinal} were both drawn at position {draw.position}")
+        if draw.position >= books.next_position:
+            problems.append(f"ordinal {ordinal} was drawn at {draw.position}, not below {books.next_position}")
+        at[draw.position] = ordinal
     return problems
 
 

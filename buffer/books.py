@@ -7,6 +7,7 @@ compare those of both stores.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from buffer.draws import Draw, PassRate
 from buffer.staleness import NEVER_STALE
 from buffer.versions import effective
 
@@ -121,6 +122,8 @@ class Books:
     next_ordinal: int = 0
     resident_bytes: int = 0
     dead_bytes: int = 0
+    next_position: int = 0
+    """One more than the largest position that was drawn; see `buffer.draws`."""
     hold_step: int = -1
     hold_since_ms: int = 0
     swept_ms: int = 0
@@ -160,6 +163,10 @@ class Books:
     """branch -> (its parent, the number at which it left it)."""
     commons: dict[int, int] = field(default_factory=dict)
     """older branch -> deepest number it has in common with the current one."""
+    draws: dict[int, Draw] = field(default_factory=dict)
+    """ordinal -> its draw, of the newest buffer.max_draws."""
+    pass_rates: dict[int, PassRate] = field(default_factory=dict)
+    """prompt that was drawn -> its newest result: at most one for each row of the data set."""
     hints: list[str] = field(default_factory=list, compare=False)
     """What the running transition tells those who wait: "ready" (a group came in) or "room" (anything else)."""
     dumped: list[str] = field(default_factory=list, compare=False)

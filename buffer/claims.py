@@ -1,88 +1,26 @@
-"""The transitions of workers, as pure rules on the books: reserve, renew, put, park, filter, release, and the sweep
-of lost claims.
+"""The transitions of workers that hold a claim, as pure rules on the books: renew, put, park, filter, release, and the
+sweep of lost claims.
 
 These are the reference for the scripts of the same names: plain and slow, checked before the first change, one at a
 time.
 """
 
-from collections.abc import Sequence
-
 from buffer.books import DEAD, DISCARDED, FILTERED, IN_FLIGHT, LEASED, READY, WAITING, Books, Card, Index, Spent
-from buffer.staleness import admits, oldest_allowed
-from buffer.store import Granted, Limits, Refused, Renewed, Swept
+from buffer.draws import NO_RESULT, PassRate, Result
+from buffer.staleness import oldest_allowed
+from buffer.store import Limits, Renewed, Swept
 
 MAX_EXCUSES = 9
 """Losses with a whole cluster that one ordinal is excused: a prompt that kills every worker at once must end, too."""
 
 
-def reserve(books: Books, now: int, token: str, worker: str, limits: Limits) -> Granted | Refused:
-    """The smallest waiting ordinal, else a new one -> in_flight, if the window and (for a new one) the bytes allow."""
-    known = books.claims.get(token)
-    if known is not None:  # the reply to the first call was lost
-        return _granted(books, known, books.cards[known])
-    new = not books.waiting
-    ordinal = books.next_ordinal if new else min(books.waiting)
-    ahead = books.ahead(ordinal)
-    charged = books.charged_bytes(limits.max_group_bytes)
-    reason = _refusal(books, ordinal, new, ahead, charged + limits.max_group_bytes > limits.max_bytes)
-    if reason:
-        _count(books, f"denied_{reason}")
-        return Refused(reason, ahead, len(books.taken), books.window, charged, "")
-    if new:
-        books.next_ordinal += 1
-        card = books.cards[ordinal] = Card(IN_FLIGHT)
-    else:
-        card = books.cards[ordinal]
-        books.leave(ordinal, card)
-        if card.parked_key and _late(books, card.parked) and limits.on_stale != "mask":
-            # Continued, it would be stale whenever it came in.
-            books.count_reason("stale_partials")
-            books.spend("stale/partials", card.parked.spent)
-            books.discard_parked(card)
-    card.state, card.attempt, card.token, card.worker = IN_FLIGHT, card.attempt + 1, token, worker
-    card.since_ms, card.reason, card.error = now, "", ""
-    books.in_flight[ordinal] = now + limits.claim_ms
-    books.claims[token] = ordinal
-    books.open.add(ordinal)
-    return _granted(books, ordinal, card)
-
-
-def _refusal(books: Books, ordinal: int, new: bool, ahead: int, full: bool) -> str:
-    if books.stopped:
-        return "stopped"
-    if books.paused:
-        return "paused"
-    if books.branch == 0:
-        return "no_trainer"
-    if not admits(ahead, len(books.taken), books.window) or (new and books.end and ordinal >= books.end):
-        return "window"
-    # A waiting ordinal has been charged since its first reserve: refusing it would lock what the trainer needs out.
-    return "bytes" if new and full else ""
-
-
-def _count(books: Books, reason: str) -> None:
+def count_if_alive(books: Books, reason: str) -> None:
+    """Count a call that was refused."""
     if books.branch:  # a late call must not bring a dropped ledger back to life
         books.count_reason(reason)
 
 
-def _granted(books: Books, ordinal: int, card: Card) -> Granted:
-    ahead = books.ahead(ordinal)
-    return Granted(
-        ordinal,
-        card.attempt,
-        ahead,
-        len(books.taken),
-        books.branch,
-        books.trained,
-        books.limit,
-        books.per_version,
-        dict(books.commons),
-        card.parked_key,
-        card.parked,
-    )
-
-
-def _late(books: Books, index: Index) -> bool:
+def is_late(books: Books, index: Index) -> bool:
     """Past the limit. Of a branch that is newer than the books' nothing is known: Redis lost its recover, and the next
     one judges the group."""
     if any(branch > books.branch for branch, _, _ in index.ranges):
@@ -114,7 +52,16 @@ def renew(
     return Renewed(state, books.trained, books.ahead(ordinal), len(books.taken), books.stopped, effective)
 
 
-def put(books: Books, now: int, ordinal: int, token: str, key: str, index: Index, limits: Limits) -> str:
+def put(
+    books: Books,
+    now: int,
+    ordinal: int,
+    token: str,
+    key: str,
+    index: Index,
+    limits: Limits,
+    result: Result = NO_RESULT,
+) -> str:
     """in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`."""
     card = books.cards.get(ordinal)
     if card is not None and card.token == token and card.state in (READY, LEASED):
@@ -122,9 +69,10 @@ def put(books: Books, now: int, ordinal: int, token: str, key: str, index: Index
     if card is None or card.token != token or card.state != IN_FLIGHT:
         return _fence_payload(books, key, index.spent)
     _take_over_parked(books, card, index.spent)
+    _note(books, ordinal, result)
     card.key, card.index, card.since_ms, card.oldest, card.num_sampled = key, index, now, None, 0
     books.resident_bytes += index.num_bytes
-    if _late(books, index) and limits.on_stale != "mask":
+    if is_late(books, index) and limits.on_stale != "mask":
         drop_stale(books, ordinal, card, limits)
         books.hints.append("room")
         return "stale"
@@ -140,6 +88,11 @@ def _fence_payload(books: Books, key: str, spent: Spent) -> str:
         books.waste("failed/fenced", spent)
     books.dump(key)
     return "fenced"
+
+
+def _note(books: Books, ordinal: int, result: Result) -> None:
+    if result != NO_RESULT:
+        books.pass_rates[result.prompt] = PassRate(result.passed, result.scored, ordinal)
 
 
 def _take_over_parked(books: Books, card: Card, spent: Spent) -> None:
@@ -174,13 +127,14 @@ def drop_stale(books: Books, ordinal: int, card: Card, limits: Limits) -> str:
     return DISCARDED
 
 
-def filter_group(books: Books, ordinal: int, token: str, reason: str, spent: Spent) -> str:
+def filter_group(books: Books, ordinal: int, token: str, reason: str, spent: Spent, result: Result = NO_RESULT) -> str:
     """in_flight -> filtered: the worker found no learning signal in the group."""
     card = books.cards.get(ordinal)
     if card is None or card.token != token or card.state != IN_FLIGHT:
-        _count(books, "fenced")
+        count_if_alive(books, "fenced")
         return "fenced"
     _take_over_parked(books, card, spent)
+    _note(books, ordinal, result)
     books.spend(f"filtered/{reason}", spent)
     books.close(ordinal, card, FILTERED)
     books.count_reason(reason)
@@ -208,7 +162,7 @@ def release(
     if card is not None and card.token == token and card.state in (WAITING, DEAD):
         return card.state  # the reply to the first call was lost
     if card is None or card.token != token or card.state != IN_FLIGHT:
-        _count(books, "fenced")
+        count_if_alive(books, "fenced")
         return "fenced"
     books.count_reason(reason)
     books.hints.append("room")
@@ -270,29 +224,3 @@ def sweep(books: Books, now: int, restarted: bool, limits: Limits) -> Swept:
     if expired:
         books.hints.append("room")
     return Swept(tuple(expired), tuple(dead), False, excused, tuple(sorted(books.trash))[:256])
-
-
-def resubmit(books: Books, ordinals: Sequence[int]) -> tuple[int, ...]:
-    """dead -> waiting, as if nothing had gone wrong yet. Answers which were dead."""
-    found = tuple(o for o in ordinals if o in books.dead)
-    for ordinal in found:
-        card = books.cards[ordinal]
-        books.wait(ordinal, card)
-        card.failures = card.stales = card.excused = card.poison = 0
-        card.token = card.reason = card.error = ""
-        books.count_reason("resubmitted")
-    if found:
-        books.hints.append("room")
-    return found
-
-
-def purge(books: Books, ordinals: Sequence[int]) -> tuple[int, ...]:
-    """Drop the payloads of dead letters; what is known of the deaths stays. Answers whose were dropped."""
-    found = tuple(o for o in ordinals if o in books.dead_kept)
-    for ordinal in found:
-        card = books.cards[ordinal]
-        del books.dead_kept[ordinal]
-        books.dead_bytes -= card.index.num_bytes
-        books.resident_bytes += card.index.num_bytes
-        books.discard_payload(card)
-    return found

@@ -73,6 +73,10 @@ class BufferConfig(_Settings):
     max_dead_bytes: NumBytes = 64 << 20
     """Cap for the payloads of dead letters, outside max_bytes. The oldest payloads go first; their reasons stay."""
 
+    max_draws: Annotated[int, Field(ge=1)] = 1 << 18
+    """Draws that are kept of a run whose prompts are drawn by results (data.curriculum), about 100 bytes each. Older
+    ones are forgotten: a resume from so far back draws anew."""
+
     retry_s: Seconds = 30.0
     """Seconds over which a lost or full server is tried again before the error is raised."""
 

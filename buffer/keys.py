@@ -42,12 +42,15 @@ LEDGER_KEYS = (
     "hints",
     "reports",
     "tokens",
+    "draws",
+    "pass_rates",
 )
-"""HASHES: cards from ordinal to msgpack, claims from token to ordinal. SETS. hints: a capped stream. The others are
+"""HASHES: cards from ordinal to msgpack, claims from token to ordinal, draws from ordinal and pass_rates from prompt to
+text. SETS. hints: a capped stream. The others are
 sorted sets of ordinals; score of in_flight: deadline ms; sampling and ready: effective number; leased: step; dead and
 dead_kept: ms; else the ordinal itself."""
 
-HASHES = ("run", "cards", "claims", "reasons", "forks", "commons", "reports", "tokens")
+HASHES = ("run", "cards", "claims", "reasons", "forks", "commons", "reports", "tokens", "draws", "pass_rates")
 SETS = ("taken", "trash")
 
 AUDIT_KEYS = tuple(key for key in LEDGER_KEYS if key not in ("hints", "reports"))

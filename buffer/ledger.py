@@ -13,19 +13,19 @@ The rules are pure: the books and plain values in, an answer out. `memory_store`
 same names do the same in Redis, and the property tests compare the two after every step of random histories.
 """
 
-from buffer import batches, claims, closing
+from buffer import admission, batches, claims, closing, letters
 from buffer.books import CLOSED, CONSUMED, DEAD, DISCARDED, FILTERED, IN_FLIGHT, LEASED, READY, STATES, WAITING, Books
 
 TRANSITIONS = {
-    "reserve": (claims.reserve, {(None, IN_FLIGHT), (WAITING, IN_FLIGHT)}),
+    "reserve": (admission.reserve, {(None, IN_FLIGHT), (WAITING, IN_FLIGHT)}),
     "renew": (claims.renew, {(IN_FLIGHT, IN_FLIGHT)}),
     "park": (claims.park, {(IN_FLIGHT, IN_FLIGHT)}),
     "put": (claims.put, {(IN_FLIGHT, READY), (IN_FLIGHT, WAITING), (IN_FLIGHT, DISCARDED)}),
     "filter": (claims.filter_group, {(IN_FLIGHT, FILTERED)}),
     "release": (claims.release, {(IN_FLIGHT, WAITING), (IN_FLIGHT, DEAD)}),
     "sweep": (claims.sweep, {(IN_FLIGHT, WAITING), (IN_FLIGHT, DEAD)}),
-    "resubmit": (claims.resubmit, {(DEAD, WAITING)}),
-    "purge": (claims.purge, set[tuple[str | None, str]]()),
+    "resubmit": (letters.resubmit, {(DEAD, WAITING)}),
+    "purge": (letters.purge, set[tuple[str | None, str]]()),
     "lease": (batches.lease, {(READY, LEASED), (READY, WAITING), (READY, DISCARDED)}),
     "give_back": (batches.give_back, {(LEASED, to) for to in (READY, WAITING, DEAD, FILTERED)}),
     "advance": (batches.advance, set[tuple[str | None, str]]()),

@@ -16,7 +16,19 @@ from buffer.tokens import TRAINED
 
 SCHEMA = 1
 
-_NOT_SHOWN = ("claims", "in_flight", "sampling", "waiting", "ready", "taken", "dead_kept", "trash", "commons")
+_NOT_SHOWN = (
+    "claims",
+    "in_flight",
+    "sampling",
+    "waiting",
+    "ready",
+    "taken",
+    "dead_kept",
+    "trash",
+    "commons",
+    "draws",
+    "pass_rates",
+)
 """What of the books an outline leaves empty."""
 
 

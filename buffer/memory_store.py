@@ -9,8 +9,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from threading import Condition
 
-from buffer import batches, claims, closing, ledger
+from buffer import admission, batches, claims, closing, ledger, letters
 from buffer.books import Books, Index, Spent
+from buffer.draws import NO_RESULT, Draw, PassRate, Result
 from buffer.lineage import Ledger, outline
 from buffer.store import RECORD_NUMBERS, Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept, Waited
 
@@ -54,10 +55,14 @@ class MemoryStore:
             numbers = {name: str(int(getattr(books, name))) for name in RECORD_NUMBERS}
             return {**books.record, "evaluation": books.evaluation, **numbers}
 
-    def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
+    def reserve(self, token: str, worker: str, limits: Limits, offered: Sequence[Draw] = ()) -> Granted | Refused:
         with self._transition() as books:
-            answer = claims.reserve(books, self._clock(), token, worker, limits)
+            answer = admission.reserve(books, self._clock(), token, worker, limits, offered)
             return replace(answer, last_hint=self._last()) if isinstance(answer, Refused) else answer
+
+    def pass_rates(self, prompts: Sequence[int]) -> tuple[PassRate | None, ...]:
+        with self._transition() as books:
+            return tuple(books.pass_rates.get(prompt) for prompt in prompts)
 
     def renew(
         self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
@@ -66,19 +71,28 @@ class MemoryStore:
             return claims.renew(books, self._clock(), ordinal, token, oldest, num_sampled, limits)
 
     def put(
-        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+        self,
+        ordinal: int,
+        token: str,
+        key: str,
+        index: Index,
+        limits: Limits,
+        blob: bytes | None = None,
+        result: Result = NO_RESULT,
     ) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
-            status = claims.put(books, self._clock(), ordinal, token, key, index, limits)
+            status = claims.put(books, self._clock(), ordinal, token, key, index, limits, result)
             return status, _dumped(books)
 
     def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
             return claims.park(books, ordinal, token, key, index), _dumped(books)
 
-    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]:
+    def filter(
+        self, ordinal: int, token: str, reason: str, spent: Spent, result: Result = NO_RESULT
+    ) -> tuple[str, tuple[str, ...]]:
         with self._transition() as books:
-            return claims.filter_group(books, ordinal, token, reason, spent), _dumped(books)
+            return claims.filter_group(books, ordinal, token, reason, spent, result), _dumped(books)
 
     def release(
         self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits
@@ -145,11 +159,11 @@ class MemoryStore:
 
     def resubmit(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         with self._transition() as books:
-            return claims.resubmit(books, ordinals), _dumped(books)
+            return letters.resubmit(books, ordinals), _dumped(books)
 
     def purge(self, ordinals: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         with self._transition() as books:
-            return claims.purge(books, ordinals), _dumped(books)
+            return letters.purge(books, ordinals), _dumped(books)
 
     def operate(self, fields: Mapping[str, str]) -> None:
         with self._transition() as books:

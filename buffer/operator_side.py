@@ -1,12 +1,13 @@
 """The operator's side of the replay buffer: look, open and close admission, and decide about the dead."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from buffer.answers import DeadLetter, Entry
 from buffer.attached import Attached
 from buffer.books import DEAD, LEASED, READY
+from buffer.draws import Draw, PassRate
 from buffer.entries import entry_of
 from buffer.status import Status, Usage, status_of, usage_of
 from buffer.store import Taken
@@ -59,6 +60,11 @@ class OperatorSide(Attached):
             for ordinal, card in sorted(books.cards.items())
             if card.key and card.state in (states or WITH_PAYLOAD)
         )
+
+    def draws(self) -> tuple[Mapping[int, Draw], Mapping[int, PassRate]]:
+        """What was drawn, by ordinal (the newest buffer.max_draws), and the newest result of each prompt of these."""
+        books = self._store.books()
+        return dict(sorted(books.draws.items())), dict(sorted(books.pass_rates.items()))
 
     def pause(self) -> None:
         """Admit nobody until resume(). What is in flight goes on."""

@@ -7,9 +7,10 @@ from typing import Any
 import msgpack
 
 from buffer.books import CLOSED, DAMAGED, DEAD, NO_INDEX, WAITING, Books, Card, Index, Spent
+from buffer.draws import Draw, PassRate, Result
 from buffer.errors import BufferError
 from buffer.json_safe import integer, number, text
-from buffer.keys import AUDIT_KEYS
+from buffer.keys import AUDIT_KEYS, HASHES, SETS
 from buffer.lineage import Ledger
 from buffer.store import RECORD_NUMBERS, Batch, Done, Granted, Left, Refused, Swept, Taken
 
@@ -25,7 +26,10 @@ _FIELDS = (
 _CARD_NUMBERS = ("attempt", "failures", "stales", "excused", "poison", "since_ms", "num_sampled")
 
 _SHOWN = ("branch", "trained", "limit", "per_version", "num_stops")
-_HIDDEN = ("window", "end", "watermark", "next_ordinal", "resident_bytes", "dead_bytes", "hold_step", "hold_since_ms")
+_HIDDEN = (
+    *("window", "end", "watermark", "next_ordinal", "next_position", "resident_bytes", "dead_bytes"),
+    *("hold_step", "hold_since_ms"),
+)
 _NUMBERS = (*_SHOWN, *_HIDDEN, "swept_ms")
 _BOOKKEEPING = {*_HIDDEN, "swept_ms", "nonce", "run_id", *(f"below_{kind}" for kind in CLOSED)}
 
@@ -43,6 +47,23 @@ def info_blob(index: Index) -> bytes:
 def spent_parts(spent: Spent) -> tuple[str, int, int]:
     """Tokens as arguments of a script."""
     return spent.source, spent.trajectories, spent.tokens
+
+
+def draw_parts(offered: Sequence[Draw]) -> list[str | int]:
+    """Draws as arguments of reserve.lua."""
+    return [part for draw in offered for part in (draw.position, draw.prompt, draw.reason)]
+
+
+def result_parts(result: Result) -> tuple[int, int, int]:
+    """A result as arguments of a script."""
+    return result.prompt, result.passed, result.scored
+
+
+def whole(name: str, key: str) -> tuple[str | int, ...]:
+    """The command that reads all of one part of the ledger."""
+    if name in HASHES:
+        return ("HGETALL", key)
+    return ("SMEMBERS", key) if name in SETS else ("ZRANGE", key, 0, -1, "WITHSCORES")
 
 
 def status_of(reply: Reply) -> tuple[str, tuple[str, ...]]:
@@ -67,11 +88,18 @@ def record_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
 def granted_of(reply: Reply) -> Granted | Refused:
     """The answer of reserve.lua."""
     if reply[0] == b"granted":
-        _, ordinal, attempt, ahead, taken, branch, trained, limit, per_version, parked, *commons = reply
+        _, ordinal, attempt, ahead, taken, branch, trained, limit, per_version, parked, draw, *commons = reply
         known = dict(_tuples(commons, 2))
-        return Granted(ordinal, attempt, ahead, taken, branch, trained, limit, per_version, known, *_parked_of(parked))
-    _, reason, ahead, taken, window, num_bytes, hint = reply
-    return Refused(reason.decode(), ahead, taken, window, num_bytes, hint.decode())
+        drawn = Draw.from_text(draw) if draw else None
+        head = (ordinal, attempt, ahead, taken, branch, trained, limit, per_version)
+        return Granted(*head, known, *_parked_of(parked), drawn)
+    _, reason, ahead, taken, window, num_bytes, hint, next_position = reply
+    return Refused(reason.decode(), ahead, taken, window, num_bytes, hint.decode(), next_position)
+
+
+def rates_of(reply: Reply) -> tuple[PassRate | None, ...]:
+    """The answer of pass_rates.lua."""
+    return tuple(PassRate.from_text(text) if text else None for text in reply)
 
 
 def batch_of(reply: Reply) -> Batch:
@@ -196,6 +224,8 @@ def books_of(reply: Reply) -> Books:
         reasons={reason.decode(): int(count) for reason, count in _tuples(found["reasons"], 2)},
         forks={int(branch): _fork(at) for branch, at in _tuples(found["forks"], 2)},
         commons={int(branch): int(number) for branch, number in _tuples(found["commons"], 2)},
+        draws={int(o): Draw.from_text(text) for o, text in _tuples(found["draws"], 2)},
+        pass_rates={int(prompt): PassRate.from_text(text) for prompt, text in _tuples(found["pass_rates"], 2)},
     )
     _read_tokens(books, {field.decode(): int(number) for field, number in _tuples(found["tokens"], 2)})
     for name in ("nonce", "evaluation"):

@@ -7,22 +7,27 @@ from typing import Any, Protocol
 from buffer.books import STATES, Books, Index, Spent
 from buffer.claims import MAX_EXCUSES
 from buffer.closing import MAX_POISON
-from buffer.keys import AUDIT_KEYS, HASHES, SETS, ledger_key, parse_payload_key
+from buffer.draws import NO_RESULT, Draw, PassRate, Result
+from buffer.keys import AUDIT_KEYS, ledger_key, parse_payload_key
 from buffer.lineage import Ledger
 from buffer.payloads.redis import Blobs, RedisPayloads
 from buffer.redis_replies import (
     batch_of,
     books_of,
     done_of,
+    draw_parts,
     granted_of,
     info_blob,
     ledger_blob,
     outline_of,
     ranges_blob,
+    rates_of,
     record_of,
+    result_parts,
     spent_parts,
     status_of,
     swept_of,
+    whole,
 )
 from buffer.scripts import Script, script
 from buffer.store import Batch, Clock, Done, Granted, Limits, Refused, Renewed, Swept, Waited
@@ -82,13 +87,13 @@ class RedisStore:
     def record(self) -> Mapping[str, str]:
         return record_of(self._server.hash(ledger_key(self.run, "run")))
 
-    def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
-        return granted_of(
-            self._run(
-                "reserve",
-                *(token, worker, limits.claim_ms, limits.max_bytes, limits.max_group_bytes, limits.on_stale),
-            )
-        )
+    def reserve(self, token: str, worker: str, limits: Limits, offered: Sequence[Draw] = ()) -> Granted | Refused:
+        sizes = (limits.claim_ms, limits.max_bytes, limits.max_group_bytes)
+        own = (token, worker, *sizes, limits.on_stale, limits.max_draws)
+        return granted_of(self._run("reserve", *own, *draw_parts(offered)))
+
+    def pass_rates(self, prompts: Sequence[int]) -> tuple[PassRate | None, ...]:
+        return rates_of(self._run("pass_rates", *prompts))
 
     def renew(
         self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
@@ -98,22 +103,27 @@ class RedisStore:
         return Renewed(state.decode(), trained, ahead, taken, stopped == 1, None if effective == b"" else effective)
 
     def put(
-        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+        self,
+        ordinal: int,
+        token: str,
+        key: str,
+        index: Index,
+        limits: Limits,
+        blob: bytes | None = None,
+        result: Result = NO_RESULT,
     ) -> tuple[str, tuple[str, ...]]:
         index_parts = (index.num_bytes, ranges_blob(index), info_blob(index), sum(index.sampled))
-        return status_of(
-            self._run(
-                *("put", ordinal, token, key, *index_parts, limits.on_stale, limits.max_stale),
-                payload=None if blob is None else (key, blob),
-            )
-        )
+        own = (ordinal, token, key, *index_parts, limits.on_stale, limits.max_stale, *result_parts(result))
+        return status_of(self._run("put", *own, payload=None if blob is None else (key, blob)))
 
     def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
         index_parts = (index.num_bytes, ranges_blob(index), info_blob(index))
         return status_of(self._run("park", ordinal, token, key, *index_parts))
 
-    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]:
-        return status_of(self._run("filter", ordinal, token, reason, *spent_parts(spent)))
+    def filter(
+        self, ordinal: int, token: str, reason: str, spent: Spent, result: Result = NO_RESULT
+    ) -> tuple[str, tuple[str, ...]]:
+        return status_of(self._run("filter", ordinal, token, reason, *spent_parts(spent), *result_parts(result)))
 
     def release(
         self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits
@@ -208,7 +218,7 @@ class RedisStore:
     def books(self) -> Books:
         self._check_types()
         # Not by a script: Lua would hold all of it once more, and its garbage would slow the others down.
-        reads = [_whole(name, ledger_key(self.run, name)) for name in AUDIT_KEYS]
+        reads = [whole(name, ledger_key(self.run, name)) for name in AUDIT_KEYS]
         return books_of(self._server.read_together(ledger_key(self.run, "run"), reads))
 
     def lineage(self, watermark: int, count: int, named: Sequence[int]) -> Books:
@@ -285,10 +295,3 @@ class RedisStore:
         one = script(name)
         prepared = self._scripts[name] = (one, [ledger_key(self.run, key) for key in one.keys])
         return prepared
-
-
-def _whole(name: str, key: str) -> tuple[str | int, ...]:
-    """The command that reads all of one part of the ledger."""
-    if name in HASHES:
-        return ("HGETALL", key)
-    return ("SMEMBERS", key) if name in SETS else ("ZRANGE", key, 0, -1, "WITHSCORES")

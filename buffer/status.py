@@ -129,7 +129,7 @@ def status_of(run: str, books: Books, limits: Limits, now_ms: int) -> Status:
 
 
 def closed_by(books: Books, limits: Limits) -> tuple[str, ...]:
-    """Every reason for which the next reserve would be refused, in the order in which `claims.reserve` checks them."""
+    """Every reason for which the next reserve would be refused, in the order in which `admission` checks them."""
     new = not books.waiting
     ordinal = books.next_ordinal if new else min(books.waiting)
     shut = not staleness.admits(books.ahead(ordinal), len(books.taken), books.window)

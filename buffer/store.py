@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from buffer.books import NO_INDEX, Books, Card, Index, Spent
+from buffer.draws import NO_RESULT, Draw, PassRate, Result
 from buffer.lineage import Ledger
 
 RECORD_NUMBERS = ("branch", "trained", "limit", "per_version", "paused", "stopped", "num_stops")
@@ -29,6 +30,7 @@ class Limits:
     max_group_bytes: int
     max_dead_bytes: int
     max_stale: int
+    max_draws: int
     on_stale: str
     order: str
 
@@ -48,11 +50,12 @@ class Granted:
     commons: Mapping[int, int]
     parked_key: str = ""
     parked: Index = NO_INDEX
+    draw: Draw | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A reserve that was not admitted."""
+    """A reserve that was not admitted. next_position: of the draws that it offered, the first that it may take."""
 
     reason: str
     ahead: int
@@ -60,6 +63,7 @@ class Refused:
     window: int
     num_bytes: int
     last_hint: str
+    next_position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +163,25 @@ class Store(Protocol):
 
     def register(self, fields: Mapping[str, str]) -> Mapping[str, str]: ...
     def record(self) -> Mapping[str, str]: ...
-    def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused: ...
+    def reserve(self, token: str, worker: str, limits: Limits, offered: Sequence[Draw] = ()) -> Granted | Refused: ...
+    def pass_rates(self, prompts: Sequence[int]) -> tuple[PassRate | None, ...]: ...
     def renew(
         self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
     ) -> Renewed: ...
     def put(
-        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+        self,
+        ordinal: int,
+        token: str,
+        key: str,
+        index: Index,
+        limits: Limits,
+        blob: bytes | None = None,
+        result: Result = NO_RESULT,
     ) -> tuple[str, tuple[str, ...]]: ...
     def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]: ...
-    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]: ...
+    def filter(
+        self, ordinal: int, token: str, reason: str, spent: Spent, result: Result = NO_RESULT
+    ) -> tuple[str, tuple[str, ...]]: ...
     def release(
         self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits
     ) -> tuple[str, tuple[str, ...]]: ...

@@ -7,6 +7,7 @@ from buffer import staleness, wire
 from buffer.answers import Claim, NotAdmitted, Parked, RenewAnswer
 from buffer.attached import Attached
 from buffer.books import Index, Spent
+from buffer.draws import NO_RESULT, Draw, PassRate, Result, check_offered
 from buffer.errors import Fenced, ServerFull, TooLarge, TrajectoryError
 from buffer.keys import parked_key, payload_key
 from buffer.partials import Partials, partials_of
@@ -20,22 +21,26 @@ _MAX_ERROR_CHARS = 2000
 class WorkerSide(Attached):
     """See `buffer.replay_buffer.ReplayBuffer`."""
 
-    def reserve(self, worker: str) -> Claim | NotAdmitted:
+    def reserve(self, worker: str, offered: Sequence[Draw] = ()) -> Claim | NotAdmitted:
         """The next ordinal to play, if admission allows one.
 
         Args:
             worker: name of the caller, for people.
+            offered: draws for it, by position, where its prompt depends on results. An ordinal that has its draw, from
+                an earlier attempt, keeps it. Empty: the ordinal alone says its prompt.
         Raises:
+            BufferError: too many draws, or not in order.
             ServerLost: the server did not answer for buffer.retry_s.
         """
         # Drawn here, before the call: a repeat after a lost reply finds its claim, and no token ever comes back.
         token = secrets.token_hex(16)
+        check_offered(offered)
         try:
-            answer = self._store.reserve(token, worker, self._limits)
+            answer = self._store.reserve(token, worker, self._limits, offered)
         except ServerFull as error:
             return NotAdmitted("bytes", str(error), "0-0")
         if isinstance(answer, Refused):
-            return NotAdmitted(answer.reason, self._explain(answer), answer.last_hint)
+            return NotAdmitted(answer.reason, self._explain(answer), answer.last_hint, answer.next_position)
         return Claim(
             ordinal=answer.ordinal,
             attempt=answer.attempt,
@@ -49,7 +54,12 @@ class WorkerSide(Attached):
             groups_per_version=answer.per_version,
             commons=answer.commons,
             parked=_parked(answer),
+            draw=answer.draw,
         )
+
+    def pass_rates(self, prompts: Sequence[int]) -> tuple[PassRate | None, ...]:
+        """The newest result of each of these prompts; None: it has none yet."""
+        return self._store.pass_rates(prompts) if prompts else ()
 
     def renew(self, claim: Claim, oldest_version: int | None = None, num_sampled: int = 0) -> RenewAnswer:
         """Move the claim's deadline one `claim_s` ahead of now, also when it is late but not yet swept.
@@ -79,12 +89,14 @@ class WorkerSide(Attached):
                 return RenewAnswer(False, "doomed")
         return RenewAnswer(True)
 
-    def put(self, claim: Claim, group: Group, *, filtered: str | None = None) -> str:
+    def put(self, claim: Claim, group: Group, *, filtered: str | None = None, pass_reward: float | None = None) -> str:
         """Hand the whole group in.
 
         Args:
             filtered: a reason: the group has no learning signal and is counted instead of trained. No payload is
             written.
+            pass_reward: smallest reward that passes: of a prompt that was drawn, how many passed is kept for later
+            draws. None: nothing is kept.
         Returns:
             "ready"; "filtered"; "stale" (past the limit on arrival: resubmitted or discarded); "dead" (larger than
             buffer.max_group_bytes).
@@ -98,10 +110,11 @@ class WorkerSide(Attached):
                 f"group {group.gid} was put under the claim of {claim.gid}: it would count for another prompt."
             )
         if filtered is not None:
-            status, trash = self._store.filter(claim.ordinal, claim.token, filtered, _spent(group))
+            result = _result(claim, group, pass_reward)
+            status, trash = self._store.filter(claim.ordinal, claim.token, filtered, _spent(group), result)
             self._delete(trash)
         else:
-            status = self._put_payload(claim, group)
+            status = self._put_payload(claim, group, _result(claim, group, pass_reward))
         if status == "fenced":
             raise Fenced(self._lost(claim, "put"))
         return "ready" if status == "done" else status
@@ -172,7 +185,7 @@ class WorkerSide(Attached):
         self._delete(trash)
         return status
 
-    def _put_payload(self, claim: Claim, group: Group) -> str:
+    def _put_payload(self, claim: Claim, group: Group, result: Result) -> str:
         encoded = self._encoded(group)
         if isinstance(encoded, str):
             return self._release(claim, "too_large", encoded, "fatal", _spent(group))
@@ -184,7 +197,7 @@ class WorkerSide(Attached):
         if carried is None:
             self._payloads.put(key, blob)
         index = _index(group, raw, blob)
-        status, trash = self._store.put(claim.ordinal, claim.token, key, index, self._limits, carried)
+        status, trash = self._store.put(claim.ordinal, claim.token, key, index, self._limits, carried, result)
         self._delete(trash)
         return status
 
@@ -214,6 +227,7 @@ class WorkerSide(Attached):
         details = {
             "paused": "the run is paused; resume it to go on.",
             "stopped": "the run is stopping.",
+            "draw": f"others have drawn up to position {refused.next_position}; it offers again.",
             "no_trainer": "no trainer has opened a branch yet; is `asyncrl train` running?",
         }
         return details[refused.reason]
@@ -224,6 +238,13 @@ class WorkerSide(Attached):
             f"{self._config.claim_s} s or its run was recovered. Drop the group; its ordinal is played by somebody "
             "else."
         )
+
+
+def _result(claim: Claim, group: Group, pass_reward: float | None) -> Result:
+    rewards = [t.reward for t in group.trajectories if t.reward is not None]
+    if claim.draw is None or pass_reward is None or not rewards:
+        return NO_RESULT
+    return Result(claim.draw.prompt, sum(reward >= pass_reward for reward in rewards), len(rewards))
 
 
 def _spent(group: Group) -> Spent:

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- drop(now_ms)
--- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints reports tokens
+-- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints reports tokens draws pass_rates
 -- Forgets the run. Returns the keys of its payloads, for the caller to unlink.
 local keys = redis.call("SMEMBERS", K.trash)
 for _, raw in ipairs(redis.call("HVALS", K.cards)) do

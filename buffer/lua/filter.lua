@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- filter(now_ms; ordinal, token, reason, data source, trajectories, sampled tokens)
--- KEYS: run cards claims open in_flight sampling filtered trash reasons tokens hints
+-- filter(now_ms; ordinal, token, reason, data source, trajectories, sampled tokens, prompt, passed, scored)
+-- KEYS: run cards claims open in_flight sampling filtered trash reasons tokens hints pass_rates
 -- INCLUDE: tokens moves
 -- in_flight -> filtered: the worker found no learning signal in the group.
 -- Returns {"filtered" or "fenced", payload keys for the caller to unlink ...}.
@@ -11,6 +11,7 @@ if not card or card.token ~= token or card.state ~= "in_flight" then
   return { "fenced" }
 end
 take_over_parked(card, tonumber(ARGV[7]))
+note_result(o, ARGV[8], ARGV[9], ARGV[10])
 spend("filtered/" .. reason, ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7]))
 close(o, card, "filtered")
 count_reason(reason)

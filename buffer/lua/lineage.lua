@@ -19,4 +19,4 @@ end
 for _, o in ipairs(open) do scored[#scored + 1], scored[#scored + 2] = o, tonumber(o) end
 return { redis.call("HGETALL", K.run), cards, {}, scored, {}, {}, {}, {}, leased, {}, scores(K.dead), {}, scores(K.consumed),
   scores(K.filtered), scores(K.discarded), {}, redis.call("HGETALL", K.reasons), redis.call("HGETALL", K.forks), {},
-  redis.call("HGETALL", K.tokens) }
+  redis.call("HGETALL", K.tokens), {}, {} }

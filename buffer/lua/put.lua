@@ -1,6 +1,7 @@
 #!lua
--- put(now_ms; ordinal, token, payload key, bytes, ranges, info, sampled tokens, on_stale, max_stale)
--- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons tokens hints
+-- put(now_ms; ordinal, token, payload key, bytes, ranges, info, sampled tokens, on_stale, max_stale,
+--   prompt, passed, scored)
+-- KEYS: run cards claims open in_flight sampling waiting ready discarded trash commons reasons tokens hints pass_rates
 -- INCLUDE: tokens moves
 -- in_flight -> ready; or, stale on arrival, -> waiting or discarded. A repeat is `done`, any other `fenced`.
 -- Returns {status, payload keys for the caller to unlink ...}.
@@ -18,6 +19,7 @@ if not card or card.token ~= token or card.state ~= "in_flight" then
 end
 local oldest, newest_branch = oldest_effective(ARGV[6]) -- before the first write: it fails on what is no list of ranges
 take_over_parked(card, tonumber(ARGV[8]))
+note_result(o, ARGV[11], ARGV[12], ARGV[13])
 card.key, card.num_bytes, card.ranges, card.info = key, num_bytes, ARGV[6], ARGV[7]
 card.since_ms = now_ms()
 add_bytes("resident_bytes", num_bytes)

@@ -1,18 +1,19 @@
 #!lua
--- reserve(now_ms; token, worker, claim_ms, max_bytes, max_group_bytes, on_stale)
--- KEYS: run cards claims open in_flight sampling waiting taken trash commons reasons tokens hints
+-- reserve(now_ms; token, worker, claim_ms, max_bytes, max_group_bytes, on_stale, max_draws; position, prompt, reason, ...)
+-- KEYS: run cards claims open in_flight sampling waiting taken trash commons reasons tokens hints draws
 -- INCLUDE: tokens moves
 -- The smallest waiting ordinal, else a new one -> in_flight. The same token again: the same claim.
 -- What was parked for it goes if it is past the limit: continued, it would be stale whenever it came in.
--- Returns {"granted", ordinal, attempt, ahead, taken, branch, trained, limit, per_version, parked, branch, common, ...}
--- or {"refused", reason, ahead, taken, window, bytes, last hint}.
+-- The draws that are offered are for an ordinal without one: the first that nobody has passed is recorded with it.
+-- Returns {"granted", ordinal, attempt, ahead, taken, branch, trained, limit, per_version, parked, draw, branch, common,
+-- ...} or {"refused", reason, ahead, taken, window, bytes, last hint, next position}.
 local token, worker = ARGV[2], ARGV[3]
 local claim_ms, max_bytes, max_group_bytes = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local taken = redis.call("SCARD", K.taken)
 
 local function granted(ordinal, ahead, card)
   local answer = { "granted", ordinal, card.attempt, ahead, taken, run.branch, run.trained, run.limit, run.per_version,
-    card.parked }
+    card.parked, redis.call("HGET", K.draws, name_of(ordinal)) or "" }
   for _, value in ipairs(redis.call("HGETALL", K.commons)) do answer[#answer + 1] = tonumber(value) end
   return answer
 end
@@ -29,12 +30,24 @@ elseif run.paused == 1 then reason = "paused"
 elseif run.branch == 0 then reason = "no_trainer"
 elseif ahead + taken >= run.window or (not smallest and run["end"] > 0 and ordinal >= run["end"]) then reason = "window"
 elseif not smallest and charged + max_group_bytes > max_bytes then reason = "bytes" end
+local o, floor, drawn = name_of(ordinal), math.max(run.next_position, run.next_ordinal), nil
+if not reason and #ARGV > 8 and redis.call("HEXISTS", K.draws, o) == 0 then
+  for i = 9, #ARGV, 3 do
+    if not drawn and tonumber(ARGV[i]) >= floor then drawn = i end
+  end
+  if not drawn then reason = "draw" end
+end
 if reason then
-  count_if_alive("denied_" .. reason)
-  return { "refused", reason, ahead, taken, run.window, charged, last_hint() }
+  if reason ~= "draw" then count_if_alive("denied_" .. reason) end -- the same worker asks again at once
+  return { "refused", reason, ahead, taken, run.window, charged, last_hint(), floor }
+end
+if drawn then
+  redis.call("HSET", K.draws, o, ARGV[drawn] .. " " .. ARGV[drawn + 1] .. " " .. ARGV[drawn + 2])
+  set_run("next_position", tonumber(ARGV[drawn]) + 1)
+  if ordinal >= tonumber(ARGV[8]) then redis.call("HDEL", K.draws, name_of(ordinal - tonumber(ARGV[8]))) end
 end
 
-local o, card, now = name_of(ordinal), nil, now_ms()
+local card, now = nil, now_ms()
 if smallest then
   card = load_card(o)
   leave(o, card, "in_flight")

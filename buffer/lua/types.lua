@@ -1,9 +1,9 @@
 #!lua flags=no-writes
 -- types(now_ms)
--- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints reports tokens
+-- KEYS: run cards claims open in_flight sampling waiting ready leased taken dead dead_kept consumed filtered discarded trash reasons forks commons hints reports tokens draws pass_rates
 -- A key that holds something else is an error that names it: scripts would fail on it half-way, and nothing is rolled back.
 local TYPE = { run = "hash", cards = "hash", claims = "hash", reasons = "hash", forks = "hash", commons = "hash",
-  reports = "hash", tokens = "hash", taken = "set", trash = "set", hints = "stream" }
+  reports = "hash", tokens = "hash", draws = "hash", pass_rates = "hash", taken = "set", trash = "set", hints = "stream" }
 for name, key in pairs(K) do
   local kind, expected = redis.call("TYPE", key).ok, TYPE[name] or "zset"
   if kind ~= expected and kind ~= "none" then

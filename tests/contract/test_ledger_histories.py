@@ -22,10 +22,12 @@ from buffer import (
     BufferConfig,
     Claim,
     CorruptPayload,
+    Draw,
     Fenced,
     Group,
     Leased,
     Ledger,
+    NotAdmitted,
     NotReady,
     ReplayBuffer,
     StalenessConfig,
@@ -119,11 +121,22 @@ class Histories(RuleBasedStateMachine):
 
     # Workers
 
-    @rule(repeat=st.booleans())
-    def reserve(self, repeat: bool) -> None:
+    @rule(repeat=st.booleans(), behind=st.none() | st.integers(0, 4))
+    def reserve(self, repeat: bool, behind: int | None) -> None:
+        """behind: how far the positions that are offered begin behind those that were drawn; None: none are."""
+        books = self.store.books()
+        floor = max(books.next_position, books.next_ordinal)
+        positions = () if behind is None else range(max(0, floor - behind), floor - behind + 3)
+        offered = tuple(Draw(position, position % 5, f"offered at {floor}") for position in positions if position >= 0)
         self.store.repeat = repeat
-        answer = self.worker.reserve(f"worker-{len(self.claims) % 3}")
+        answer = self.worker.reserve(f"worker-{len(self.claims) % 3}", offered)
+        if isinstance(answer, NotAdmitted) and answer.reason == "draw":
+            assert offered
+            assert offered[-1].position < answer.next_position == floor
         if isinstance(answer, Claim):
+            assert answer.draw == books.draws.get(answer.ordinal, answer.draw), "an ordinal keeps its draw"
+            if answer.ordinal not in books.draws and offered:
+                assert answer.draw == next(draw for draw in offered if draw.position >= floor)
             assert answer.ordinal not in {c.ordinal for c in self.claims if self.holds(c)}
             if answer.parked is not None and not self.has_lost_tail:
                 assert self.worker.fetch_partials(answer) == self.parked[answer.ordinal]
@@ -162,7 +175,7 @@ class Histories(RuleBasedStateMachine):
         self.store.repeat = repeat
         group = group_for(claim, *picked)
         try:
-            status = self.worker.put(claim, group)
+            status = self.worker.put(claim, group, pass_reward=0.5)
         except Fenced:
             # A repeat after "stale" finds the ordinal given away: dropped is what it was.
             assert not held or repeat
@@ -192,7 +205,7 @@ class Histories(RuleBasedStateMachine):
             elif how == "abandon":
                 self.worker.abandon(claim, sampled=[which], data_source="arithmetic")
             else:
-                self.worker.put(claim, group_for(claim, self.versions[0]), filtered="zero_variance")
+                self.worker.put(claim, group_for(claim, self.versions[0]), filtered="zero_variance", pass_reward=0.5)
         except Fenced:
             assert not self.holds(claim)
         self.store.repeat = False

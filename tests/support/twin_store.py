@@ -6,6 +6,7 @@ from dataclasses import is_dataclass, replace
 from typing import Any, TypeVar
 
 from buffer.books import Books, Index, Spent
+from buffer.draws import NO_RESULT, Draw, PassRate, Result
 from buffer.keys import LEDGER_KEYS, ledger_key
 from buffer.lineage import Ledger
 from buffer.memory_store import MemoryStore
@@ -36,8 +37,11 @@ class TwinStore:
     def record(self) -> Mapping[str, str]:
         return self._both(lambda store: store.record())
 
-    def reserve(self, token: str, worker: str, limits: Limits) -> Granted | Refused:
-        return self._both(lambda store: store.reserve(token, worker, limits))
+    def reserve(self, token: str, worker: str, limits: Limits, offered: Sequence[Draw] = ()) -> Granted | Refused:
+        return self._both(lambda store: store.reserve(token, worker, limits, offered))
+
+    def pass_rates(self, prompts: Sequence[int]) -> tuple[PassRate | None, ...]:
+        return self._both(lambda store: store.pass_rates(prompts))
 
     def renew(
         self, ordinal: int, token: str, oldest: tuple[int, int] | None, num_sampled: int, limits: Limits
@@ -45,15 +49,24 @@ class TwinStore:
         return self._both(lambda store: store.renew(ordinal, token, oldest, num_sampled, limits))
 
     def put(
-        self, ordinal: int, token: str, key: str, index: Index, limits: Limits, blob: bytes | None = None
+        self,
+        ordinal: int,
+        token: str,
+        key: str,
+        index: Index,
+        limits: Limits,
+        blob: bytes | None = None,
+        result: Result = NO_RESULT,
     ) -> tuple[str, tuple[str, ...]]:
-        return self._both(lambda store: store.put(ordinal, token, key, index, limits))
+        return self._both(lambda store: store.put(ordinal, token, key, index, limits, result=result))
 
     def park(self, ordinal: int, token: str, key: str, index: Index) -> tuple[str, tuple[str, ...]]:
         return self._both(lambda store: store.park(ordinal, token, key, index))
 
-    def filter(self, ordinal: int, token: str, reason: str, spent: Spent) -> tuple[str, tuple[str, ...]]:
-        return self._both(lambda store: store.filter(ordinal, token, reason, spent))
+    def filter(
+        self, ordinal: int, token: str, reason: str, spent: Spent, result: Result = NO_RESULT
+    ) -> tuple[str, tuple[str, ...]]:
+        return self._both(lambda store: store.filter(ordinal, token, reason, spent, result))
 
     def release(
         self, ordinal: int, token: str, reason: str, error: str, kind: str, spent: Spent, limits: Limits

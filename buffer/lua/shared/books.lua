@@ -5,7 +5,7 @@
 local FIELDS = { "state", "attempt", "failures", "stales", "excused", "poison", "token", "worker", "since_ms",
   "oldest_branch", "oldest_number", "num_sampled", "key", "num_bytes", "ranges", "info", "parked", "reason", "error" }
 local NUMBERS = { "branch", "trained", "limit", "per_version", "window", "paused", "stopped", "end", "watermark",
-  "next_ordinal", "resident_bytes", "dead_bytes", "hold_since_ms", "swept_ms" }
+  "next_ordinal", "next_position", "resident_bytes", "dead_bytes", "hold_since_ms", "swept_ms" }
 local NEVER_STALE = 4503599627370496
 local CLOSED = { "consumed", "filtered", "discarded" }
 

@@ -28,6 +28,13 @@ local function take_over_parked(card, tokens)
   discard_parked(card)
 end
 
+-- The newest result of a prompt that was drawn; -1: there is none.
+local function note_result(o, prompt, passed, scored)
+  if prompt ~= "-1" then
+    redis.call("HSET", K.pass_rates, prompt, passed .. " " .. scored .. " " .. string.format("%d", tonumber(o)))
+  end
+end
+
 -- to: the state that follows.
 local function leave(o, card, to)
   if card.state == "in_flight" then
