@@ -67,7 +67,20 @@ class _Role:
     sweeps: bool = True
 
 
-_WORKER = ("register", "reserve", "renew", "put", "park", "filter", "release", "report", "sweep", "named", "counts")
+_WORKER = (
+    "register",
+    "reserve",
+    "renew",
+    "put",
+    "park",
+    "filter",
+    "release",
+    "report",
+    "sweep",
+    "named",
+    "counts",
+    "pass_rates",
+)
 _HOST_PARTS = ("%R~", "+get +mget +hgetall +smembers")
 
 _TRAINER = _Role(
