@@ -43,11 +43,16 @@ FIELDS = FieldTable(
     read=names(
         "model messages system tools tool_choice temperature top_p max_tokens stop_sequences stream output_config"
     ),
-    ignored=names("metadata service_tier thinking context_management cache_control inference_geo user_profile_id"),
+    ignored=names(
+        "metadata service_tier thinking context_management cache_control inference_geo user_profile_id workspace_id "
+        "speed diagnostics betas billing_policy fallbacks fallback_credit_token"
+    ),
     refused={
         "top_k": Refused((-1, 0), "Use rollout.top_k: it holds for the whole run."),
         "container": Refused((), "Nothing here runs code: give the policy a tool for it."),
         "mcp_servers": Refused(([],), "Nothing here calls MCP servers: let the client call them."),
+        "thread": Refused((), "Nothing is stored here: send the whole conversation as messages."),
+        "compaction": Refused((), "Contexts are the client's to compact here."),
     },
 )
 

@@ -35,7 +35,8 @@ FIELDS = FieldTable(
     read=names("model input instructions tools tool_choice temperature top_p max_output_tokens include text stream"),
     ignored=names(
         "metadata moderation parallel_tool_calls prompt_cache_key prompt_cache_options prompt_cache_retention "
-        "reasoning safety_identifier service_tier store stream_options truncation user"
+        "reasoning safety_identifier service_tier store stream_options truncation user access_programs "
+        "background_options image"
     ),
     refused={
         "previous_response_id": Refused((), WHOLE_INPUT),

@@ -5,7 +5,6 @@ may ask for something that the answer would silently lack.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from asyncrl.rollout.gateway.conversation import ProtocolError
 
 Object = Mapping[str, Json]
 MAX_STOPS = 16
-_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -69,22 +66,6 @@ def invalid(message: str) -> ProtocolError:
 def unexpected(path: str, found: Json, expected: str) -> ProtocolError:
     """The error of a field with the wrong kind of value."""
     return invalid(f"{path}: found {_shown(found)}, expected {expected}.")
-
-
-def decode_body(raw: bytes) -> Object:
-    """A request body as JSON.
-
-    Raises:
-        ProtocolError: no JSON, no object, nested too deep, or text with half of a surrogate pair, which no tokenizer
-            takes.
-    """
-    try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
-        if _HALF_PAIR.search(raw) and _SURROGATE.search(json.dumps(body, ensure_ascii=False)):
-            raise invalid("the request body holds half of a surrogate pair: a \\uD800 to \\uDFFF escape on its own.")
-    except (ValueError, RecursionError) as error:
-        raise invalid(f"the request body is not JSON: {str(error) or type(error).__name__:.200}") from error
-    return read_object(body, "the request body")
 
 
 def read_object(value: Json, path: str) -> dict[str, Json]:
@@ -182,10 +163,6 @@ def check_turn(messages: list[dict[str, Json]], path: str) -> tuple[dict[str, Js
             "for the policy: the beginning would not be its own, and it could not be trained on."
         )
     return tuple(messages)
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _shown(value: Json) -> str:

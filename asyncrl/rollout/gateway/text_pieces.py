@@ -16,7 +16,8 @@ class TextPieces:
 
     Args:
         decode: ids -> text; a run of ids decodes alike wherever it stands, but for how its first id's spaces are
-            treated, and for bytes that are no character, which are U+FFFD.
+            treated. Bytes that are no character are U+FFFD; some decoders make good bytes beside bad ones U+FFFD too,
+            and then the pieces show more of them than the whole.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:

@@ -1,0 +1,195 @@
+"""A cheap inference server with SGLang's routes at a stated speed: what is measured against it is whoever asks it.
+
+    python -m tests.support.fast_engine [--tokens-per-s 1000] [--answer-tokens 16] [--sign-id N] [--stop-id N] ...
+
+It samples nothing. An answer repeats the ids behind the last sign (`--sign-id`) of its prompt, up to its end: a prompt
+with a mark of its own gets that mark back, so an answer that went to another one is known. One that was cut goes on
+where it was. Without a sign it is the stop id's neighbour, again and again. Each answer takes its number of tokens by
+`tokens_per_s`, however many there are at once. One line on stdout when it listens: its port.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any
+
+HEAD = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+OK = b'{"success":true,"message":"","status":"ok"}'
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How it answers.
+
+    Attributes:
+        answer_tokens: most ids of an answer, the stop id included.
+        label: weight version of every token.
+    """
+
+    port: int = 0
+    tokens_per_s: float = 1000.0
+    answer_tokens: int = 16
+    sign_id: int = -1
+    stop_id: int = 2
+    label: str = "default"
+
+    def ids(self, prompt: Sequence[int], most: int) -> list[int]:
+        """The ids of an answer to a prompt: at most `most`, the stop id last unless it is cut there."""
+        try:
+            begin = len(prompt) - list(reversed(prompt)).index(self.sign_id)
+        except ValueError:
+            return [*[self.stop_id + 1] * (self.answer_tokens - 1), self.stop_id][:most]
+        end = next((at for at in range(begin, len(prompt)) if prompt[at] == self.stop_id), len(prompt))
+        mark = list(prompt[begin:end])[: self.answer_tokens - 1]
+        # A prompt that ends with the beginning of its answer is continued.
+        so_far = next(size for size in range(len(mark), -1, -1) if list(prompt[len(prompt) - size :]) == mark[:size])
+        return [*mark[so_far:], self.stop_id][:most]
+
+
+class FastEngine:
+    """What the connections of one server share."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._running: dict[str, asyncio.Future[bool]] = {}
+        self.num_answers = self.num_aborts = 0
+
+    async def reply(self, path: str, body: bytes) -> bytes:
+        """The body of the answer to one request."""
+        if path == "/generate":
+            return await self._generate(json.loads(body))
+        if path == "/model_info":
+            return json.dumps({"model_path": "/model", "weight_version": self._settings.label}).encode()
+        if path == "/v1/loads":
+            loads = [{"num_running_reqs": len(self._running), "num_waiting_reqs": 0}]
+            return json.dumps({"loads": loads}).encode()
+        if path == "/counts":
+            counts = {"answers": self.num_answers, "aborts": self.num_aborts, "running": len(self._running)}
+            return json.dumps(counts).encode()
+        if path == "/abort_request":
+            self._abort(json.loads(body))
+        return OK
+
+    def _abort(self, body: dict[str, Any]) -> None:
+        for rid, future in self._running.items():
+            if (body["abort_all"] or rid.startswith(body["rid"])) and not future.done():
+                future.set_result(True)
+
+    async def _generate(self, body: dict[str, Any]) -> bytes:
+        if not isinstance(body["input_ids"][0], list):
+            return await self._answer(body["input_ids"], body["sampling_params"], body["rid"])
+        each = zip(body["input_ids"], body["sampling_params"], body["rid"], strict=True)
+        answers = await asyncio.gather(*(self._answer(*one) for one in each))
+        return b"[" + b",".join(answers) + b"]"
+
+    async def _answer(self, prompt: list[int], sampling: dict[str, Any], rid: str) -> bytes:
+        loop = asyncio.get_running_loop()
+        most = sampling["max_new_tokens"]
+        ids = self._settings.ids(prompt, most)
+        future: asyncio.Future[bool] = loop.create_future()
+        self._running[rid] = future
+        timer = loop.call_later(
+            len(ids) / self._settings.tokens_per_s, lambda: future.done() or future.set_result(False)
+        )
+        begun = loop.time()
+        try:
+            aborted = await future
+        except asyncio.CancelledError:
+            self.num_aborts += 1  # its client has closed the connection
+            raise
+        finally:
+            timer.cancel()
+            del self._running[rid]
+        finish: dict[str, object] = {"type": "length", "length": most}
+        if aborted:
+            ids = ids[: int((loop.time() - begun) * self._settings.tokens_per_s)]
+            finish = {"type": "abort", "message": "Aborted"}
+            self.num_aborts += 1
+        elif ids[-1] == self._settings.stop_id:
+            finish = {"type": "stop", "matched": self._settings.stop_id}
+        self.num_answers += 1
+        return self._body(rid, len(prompt), ids, finish)
+
+    def _body(self, rid: str, num_prompt: int, ids: list[int], finish: dict[str, object]) -> bytes:
+        label = self._settings.label
+        meta = {
+            "id": rid,
+            "finish_reason": finish,
+            "prompt_tokens": num_prompt,
+            "completion_tokens": len(ids),
+            "weight_version": label,
+            "weight_versions": [{"version": label, "start": 0, "end": len(ids)}],
+            "output_token_logprobs": [[-0.5, one, None] for one in ids],
+        }
+        return json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).encode()
+
+
+class Connection(asyncio.Protocol):
+    """One connection: a request, its answer, the next request. Closing it aborts what it asked for."""
+
+    def __init__(self, engine: FastEngine) -> None:
+        self._engine, self._data = engine, bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        head, blank, rest = self._data.partition(b"\r\n\r\n")
+        if not blank:
+            return
+        first, *lines = bytes(head).split(b"\r\n")
+        fields = [line.split(b":", 1) for line in lines]
+        length = next((int(value) for name, value in fields if name.lower() == b"content-length"), 0)
+        if len(rest) >= length:
+            self._data = rest[length:]
+            path = first.split(b" ")[1].split(b"?")[0].decode()
+            self._task = asyncio.ensure_future(self._answer(path, bytes(rest[:length])))
+
+    async def _answer(self, path: str, body: bytes) -> None:
+        data = await self._engine.reply(path, body)
+        assert self._transport is not None
+        self._transport.write(HEAD % (200, len(data)) + data)
+
+
+@contextmanager
+def running_engine(settings: Settings) -> Iterator[str]:
+    """The URL of one in a process of its own, gone at the end."""
+    options = [f"--{field.name.replace('_', '-')}={getattr(settings, field.name)}" for field in fields(Settings)]
+    command = [sys.executable, "-m", "tests.support.fast_engine", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.strip().isdigit(), f"the engine said {line!r} in place of its port"
+            yield f"http://127.0.0.1:{int(line)}"
+        finally:
+            process.kill()
+
+
+async def main(settings: Settings) -> None:
+    """Serve until killed."""
+    engine = FastEngine(settings)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(lambda: Connection(engine), "127.0.0.1", settings.port, backlog=4096)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for field in fields(Settings):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    asyncio.run(main(Settings(**vars(parser.parse_args()))))
