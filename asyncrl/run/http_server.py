@@ -15,7 +15,15 @@ BACKLOG = 2048  # a thousand harnesses may connect at once
 
 
 class _Server(uvicorn.Server):
-    """uvicorn that leaves signals to the command."""
+    """uvicorn that says when it listens, and leaves signals to the command."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -54,7 +62,7 @@ def url_of(bound: socket.socket) -> str:
 
 @asynccontextmanager
 async def serving(app: ASGIApp, bound: socket.socket, *, grace_s: int = 2) -> AsyncIterator["asyncio.Task[None]"]:
-    """Serve during the block; gives the task that serves, which ends by itself only if it fails.
+    """Serve during the block, from its beginning; gives the task that serves, which ends by itself only if it fails.
 
     Args:
         grace_s: seconds that requests in flight get at the end.
@@ -71,8 +79,11 @@ async def serving(app: ASGIApp, bound: socket.socket, *, grace_s: int = 2) -> As
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[bound]), name="http server")
+    listening = asyncio.create_task(server.listens.wait())
     try:
+        await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
         yield task
     finally:
+        listening.cancel()
         server.should_exit = True
         await task
