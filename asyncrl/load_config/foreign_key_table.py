@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 SAME = "the same number"
 ACTOR, ROLLOUT = "actor_rollout_ref.actor.", "actor_rollout_ref.rollout."  # verl's long sections
+TURNS = f"{ROLLOUT}multi_turn."
 EPOCHS = "epochs there, steps here: epochs x prompts / schedule.groups_per_step"
 EVALS = "steps there, versions (of schedule.steps_per_version steps) here; 0 is never during the run"
 
@@ -108,7 +109,13 @@ ROWS: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
             (f"{ROLLOUT}val_kwargs.temperature", "eval.temperature", "the same number; 0 is greedy in both"),
             (f"{ROLLOUT}val_kwargs.top_p", "eval.top_p", SAME),
             ("data.val_max_samples", "eval.max_prompts", "the first of the files here"),
-            (f"{ROLLOUT}multi_turn.max_assistant_turns", "rollout.max_turns", "turns of the model in both"),
+            (f"{TURNS}max_assistant_turns", "rollout.max_turns", "turns of the model in both"),
+            (f"{TURNS}tool_config_path", "rollout.tools.config_path", "the same file in both"),
+            (f"{TURNS}interaction_config_path", "rollout.interaction.config_path", "the same file in both"),
+            (f"{TURNS}format", "rollout.tools.parser", "how the model writes calls; its template says so here (auto)"),
+            (f"{TURNS}max_parallel_calls", "rollout.tools.max_parallel", "calls at once; others of a turn wait here"),
+            (f"{TURNS}max_tool_response_length", "rollout.tools.max_result_chars", "characters in both"),
+            (f"{TURNS}tool_response_truncate_side", "rollout.tools.truncate_result", "left keeps the end here"),
             (
                 "custom_reward_function.path",
                 "rollout.reward.file",
