@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "audit": "prove that no prompt was lost or trained twice",
     "buffer": "operate the replay buffer: status, pause, drain, export, import, dead letters",
     "stop": "ask both clusters of a run to stop",
+    "fleet": "operate the servers: list, add, drain, remove, replace, restore",
 }
 """Command -> what it does. Each is the file of its name in asyncrl/commands, or a folder of actions: see `Family`."""
 

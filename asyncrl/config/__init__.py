@@ -157,6 +157,17 @@ class Config(Section):
     @model_validator(mode="after")
     def teachers_can_be_told_apart(self) -> Self:
         """Refuse two teachers of one name, and a temperature at which no server scores."""
+    @model_validator(mode="after")
+    def workers_have_servers(self) -> Self:
+        """Refuse workers without servers: every episode would wait for ever."""
+        if self.rollout.workers and self.inference.servers == 0 and not self.inference.urls:
+            raise ValueError(
+                "inference.servers = 0 and inference.urls is empty: nothing would generate. "
+                "Set inference.servers to at least 1, or list the servers to adopt in inference.urls; or set "
+                "rollout.workers = 0 on a machine that only looks after servers that `asyncrl fleet add` names."
+            )
+        return self
+
         names = [teacher.name for teacher in self.teachers]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(

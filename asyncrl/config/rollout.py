@@ -56,8 +56,9 @@ class RolloutConfig(Section):
     """Environment that episodes are played in: a row of asyncrl.envs.ENVIRONMENTS, or your own as path/to/file.py:Class
     or package.module:Class (docs/environments.md)."""
 
-    workers: int = Field(1, ge=1)
-    """Worker processes; each plays the episodes of the prompts it reserves."""
+    workers: int = Field(1, ge=0)
+    """Worker processes; each plays the episodes of the prompts it reserves. 0: this machine has servers alone, and the
+    workers of others use them."""
 
     slots: int = Field(64, ge=1)
     """Episodes that one worker plays at once, refilled one by one: a straggler holds one slot, not its group's."""
@@ -93,10 +94,29 @@ class InferenceConfig(Section):
     """`local`: the CPU engine that comes with asyncrl. `sglang`: SGLang in the environment of inference.python."""
 
     servers: int = Field(1, ge=0)
+class PreemptionConfig(Section):
+    """How the machine's owner announces that it will be taken away: by a file, or by what a command answers. SIGUSR1
+    does the same, and SIGTERM where there is more time."""
+
+    file: Path | None = None
+    """The notice is that this file exists."""
+
+    command: tuple[str, ...] = ()
+    """Program and arguments, run without a shell; the notice is that it exits with 0. For example
+    [curl, -sf, http://169.254.169.254/latest/meta-data/spot/instance-action]."""
+
+    every_s: float = Field(5.0, gt=0)
+    """Seconds between two looks."""
+
+    command_timeout_s: float = Field(5.0, gt=0)
+    """Seconds that one run of the command may take; one that takes longer is ended, and gave no notice."""
+
+
     """Servers that serve-rollout starts on this machine; 0 with inference.urls set starts none."""
 
     urls: tuple[str, ...] = ()
-    """Servers that somebody else runs, adopted by address; each gets a host beside it for its weights."""
+    """Servers that somebody else runs, adopted by address; each gets a host beside it for its weights. `asyncrl fleet
+    add` adopts one while the run goes on."""
 
     python: Path | None = None
     """Python of SGLang's virtual environment (scripts/setup --sglang makes one). None: this one."""
@@ -135,7 +155,14 @@ class InferenceConfig(Section):
     """Seconds one generation request may take before its episode goes to another server."""
 
     max_restarts: int = Field(10, ge=0)
-    """Times a server that died is started again before serve-rollout gives up."""
+    """Times a server that died is started again before its host gives it up. serve-rollout goes on without it as long
+    as it has another."""
+
+    restarts_forgiven_s: float = Field(600.0, ge=0)
+    """Seconds that a server must have served for its earlier deaths to count no more towards max_restarts."""
+
+    preemption: PreemptionConfig = PreemptionConfig()
+    """How serve-rollout learns that its machine is about to be taken away."""
 
     @field_validator("host")
     @classmethod
@@ -155,15 +182,5 @@ class InferenceConfig(Section):
             raise ValueError(
                 "inference.record_experts = true, but inference.engine = local serves no models with experts. Set it "
                 "to false, or inference.engine to sglang."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def servers_exist(self) -> Self:
-        """Refuse a cluster without servers: every episode would wait for ever."""
-        if self.servers == 0 and not self.urls:
-            raise ValueError(
-                "inference.servers = 0 and inference.urls is empty: nothing would generate. "
-                "Set inference.servers to at least 1, or list the servers to adopt in inference.urls."
             )
         return self

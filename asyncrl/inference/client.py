@@ -148,9 +148,13 @@ class ServerClient:
         body = await self._object("GET", "/model_info", None, deadline_s)
         return ModelInfo(str(body.get("model_path")), str(body.get("weight_version", "default")))
 
-    async def loads(self) -> Loads:
-        """Requests that run and wait at the server."""
-        body = await self._object("GET", "/v1/loads", None, self._control_s)
+    async def server_info(self) -> Mapping[str, Any]:  # Any: what a server says of its settings is checked by use
+        """What the server was started with, under SGLang's names."""
+        return await self._object("GET", "/server_info", None, self._control_s)
+
+    async def loads(self, deadline_s: float | None = None) -> Loads:
+        """Requests that run and wait at the server, which asks its engine."""
+        body = await self._object("GET", "/v1/loads", None, self._control_s if deadline_s is None else deadline_s)
         try:
             ranks = body.get("loads", [body])
             return Loads(

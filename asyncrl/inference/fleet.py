@@ -18,15 +18,18 @@ from asyncrl import waits
 from asyncrl.errors import ServerError, WaitTimeout
 from asyncrl.inference.batching import MAX_TOKENS
 from asyncrl.inference.board import Board
+from asyncrl.inference.choosing import Choosing, any_version
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import FellAsleep, MalformedAnswer, ServerUnavailable
 from asyncrl.inference.generated import Generated
 from asyncrl.inference.member import Member
 from asyncrl.inference.placing import Placing
-from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.protocol import Answer, Sampling
 from asyncrl.inference.session import Session
 from asyncrl.inference.spreading import leaving
+from asyncrl.report.kv_age import KvAge
 from asyncrl.report.speeds import Served, Speeds, count
+from buffer import Span
 from buffer.versions import label
 from weightsync.acks import Ack, serving
 
@@ -48,6 +51,8 @@ class FleetLimits:
         server_wait_s: seconds an episode waits for a server that it may use.
         max_version_skew: versions behind head at which a server is left out; None: never.
         cache_by_version: keep prefix caches of different versions apart.
+        caches_outlive_updates: requests in flight keep theirs, `weightsync.kv: keep`.
+        turn: a number of this worker's, see Choosing.
         rows: requests of this fleet that a server decodes at once; others wait there, and are sent elsewhere when a
             server comes that has room. None: they stay.
     """
@@ -56,13 +61,9 @@ class FleetLimits:
     server_wait_s: float = 3600.0
     max_version_skew: int | None = None
     cache_by_version: bool = True
+    caches_outlive_updates: bool = False
+    turn: int = 0
     rows: int | None = None
-
-
-def _any(version: int) -> bool:
-    """For who may start on any version."""
-    del version
-    return True
 
 
 @dataclass(slots=True)
@@ -79,15 +80,23 @@ class Fleet:
     def __init__(self, board: Board, make_client: Callable[[str], ServerClient], limits: FleetLimits) -> None:
         self._board, self._make_client, self._limits = board, make_client, limits
         self._servers: dict[str, Member] = {}
-        self._placing = Placing(board)
-        self._lagging: frozenset[str] = frozenset()
+        self._placing, self._choosing = Placing(board), Choosing(limits.turn)
         self._waiters = _Waiters()
         self._asked: dict[str, Session] = {}
         self._cuts: set[asyncio.Task[None]] = set()
-        self.spared: str | None = None
-        """Name of a server that requests which may go elsewhere leave to those that may not."""
         self.speeds = Speeds()
         """How fast the servers answer, and how long requests wait for one."""
+        self.kv = KvAge()
+        """How old the caches are that answers are sampled with."""
+
+    @property
+    def spared(self) -> str | None:
+        """Name of a server that requests which may go elsewhere leave to those that may not."""
+        return self._choosing.spared
+
+    @spared.setter
+    def spared(self, name: str | None) -> None:
+        self._choosing.spared = name
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow the acks until `stop` is set."""
@@ -104,10 +113,10 @@ class Fleet:
 
     async def refresh(self) -> None:
         """Read acks and head now, and wake whoever waits for a server."""
-        acks, self._lagging = await waits.in_thread(self._read)
+        acks, self._choosing.lagging = await waits.in_thread(self._read)
         for name, member in list(self._servers.items()):
             if name not in acks or acks[name].url != member.ack.url:
-                await self._servers.pop(name).close()
+                await self._servers.pop(name).left()
         before = {name: member.ack.state for name, member in self._servers.items()}
         for name, ack in acks.items():
             if name in self._servers:
@@ -123,7 +132,12 @@ class Fleet:
         """Ask for what waits at full servers, the newest first, if others have room: it is sent there then."""
         if self._limits.rows is None:
             return
-        able = [s for s in self._servers.values() if s.name != self.spared and self._objection(s, _any, None) is None]
+        choosing = self._choosing
+        able = [
+            server
+            for server in self._servers.values()
+            if server.name != choosing.spared and choosing.objection(server, any_version) is None
+        ]
         for session in leaving(able, self._limits.rows, self._asked.values()):
             session.server = None
             cut = asyncio.create_task(self.cut(session))
@@ -193,8 +207,16 @@ class Fleet:
             session.in_flight = None
             self._asked.pop(rid, None)
         server.answered()
+        self._count_cache(answer, ack, len(token_ids), spans)
         count(self.speeds.served, Served(1, len(answer.token_ids), seconds, (after_s - before_s) / seconds))
         return Generated(answer.token_ids, answer.logprobs, answer.finish_reason, spans, server.name, answer.experts)
+
+    def _count_cache(self, answer: Answer, ack: Ack, num_prompt: int, spans: Sequence[Span]) -> None:
+        self.kv.prompt += num_prompt
+        self.kv.reused += min(num_prompt, answer.num_cached)
+        if self._limits.cache_by_version:  # else nobody knows what the cache was made with
+            runs = [(span.version, span.num_tokens) for span in spans]
+            self.kv.count(ack.version, runs, kept=self._limits.caches_outlive_updates)
 
     async def cut(self, session: Session) -> None:
         """Ask for the answer in flight as far as it is: it comes as any answer does, with finish_reason abort.
@@ -218,39 +240,17 @@ class Fleet:
         """Requests of this worker by server."""
         return {server.name: server.num_in_flight for server in self._servers.values()}
 
-    def why(self, may_start_on: Callable[[int], bool] = _any, only: str | None = None) -> str:
+    def why(self, may_start_on: Callable[[int], bool] = any_version, only: str | None = None) -> str:
         """Why no server qualifies, one reason for each."""
         if not self._servers:
             return "no server has acknowledged a version; is serve-rollout running, and what do its hosts' logs say?"
         return "; ".join(
-            f"{server.name}: {self._objection(server, may_start_on, only) or 'qualifies'}"
+            f"{server.name}: {self._choosing.objection(server, may_start_on, only) or 'qualifies'}"
             for server in self._servers.values()
         )
 
-    def _objection(self, server: Member, may_start_on: Callable[[int], bool], only: str | None) -> str | None:
-        ack = server.ack
-        if only is not None and server.name != only:
-            return f"these requests are for {only} alone"
-        if ack.state != "serving":
-            return f"its state is {ack.state}"
-        if not may_start_on(ack.version):
-            how = "older than" if only is None else "not the one that"
-            return f"version {label(ack.version)} is {how} this claim may start from"
-        if server.name in self._lagging and only is None:  # who is named may be behind on purpose
-            return f"version {label(ack.version)} is more than weightsync.max_version_skew behind head"
-        return server.trouble or None
-
     def _choose(self, session: Session, may_start_on: Callable[[int], bool]) -> Member | None:
-        usable = [s for s in self._servers.values() if self._objection(s, may_start_on, session.only) is None]
-        if session.only is None:
-            usable = [s for s in usable if s.name != self.spared] or usable
-        if not usable:
-            return None
-        chosen = next((s for s in usable if s.name == session.server), None)
-        if chosen is None:
-            chosen = min(usable, key=lambda s: s.num_in_flight)
-            session.server = chosen.name
-        return chosen
+        return self._choosing.choose(self._servers.values(), session, may_start_on)
 
     async def _server(self, session: Session, may_start_on: Callable[[int], bool]) -> Member:
         chosen = self._choose(session, may_start_on)

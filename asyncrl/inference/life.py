@@ -13,19 +13,24 @@ import logging
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 from asyncrl import waits
-from asyncrl.inference.activation import ActivationFailed, Held, Pausing, activate, inspect
+from asyncrl.inference.activation import ActivationFailed, Held, NotMeasured, Pausing, activate, inspect
+from asyncrl.inference.adoption import unseen
 from asyncrl.inference.client import ServerClient
+from asyncrl.inference.draining import Ordered, run_empty
 from asyncrl.inference.errors import ServerUnavailable
 from buffer.versions import label
 from weightsync.acks import State
 from weightsync.errors import ChainBroken, DigestMismatch, TransportError
+from weightsync.orders import Order
 from weightsync.receiver import Receiver
 from weightsync.ticket import Ticket
 
 MAX_FAILURES = 3  # failed activations in a row before the server is started again
 IDLE_POLL_S = 0.02
+NOTES = "status-*.json"  # what the loader leaves in the stage directory, one of each rank
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +43,34 @@ class HostFacts:
     version: str = ""
     state: str = ""
     trouble: str = ""
+    _began_s: float = field(default_factory=time.monotonic)
+    _served_at_s: float | None = None
 
     def add(self, name: str, amount: float = 1.0) -> None:
         """Count."""
         self.counts[name] = self.counts.get(name, 0.0) + amount
+
+    def begin_life(self) -> None:
+        """A server is about to be started, or looked for."""
+        self.state, self._began_s, self._served_at_s = "starting", time.monotonic(), None
+
+    def enter(self, state: State, name: str) -> None:
+        """The server, `name`, is in this state from now on. The first time that a life serves is measured."""
+        self.state = state
+        if state == "serving" and self._served_at_s is None:
+            self._served_at_s = time.monotonic()
+            self.counts["last_to_head_s"] = self._served_at_s - self._began_s
+            self.add("served_lives")
+            log.info("%s serves %s, %.1f s after its life began", name, self.version, self._served_at_s - self._began_s)
+
+    def served_s(self, now_s: float) -> float:
+        """Seconds since this life served for the first time; below 0: it has not."""
+        return float("-inf") if self._served_at_s is None else now_s - self._served_at_s
+
+    @property
+    def stamped(self) -> str:
+        """Label of the version that the server has to show; empty while that changes."""
+        return self.version if self.state == "serving" else ""
 
     def to_report(self) -> dict[str, float | str]:
         """As reported."""
@@ -71,13 +100,16 @@ class ServerLife:
         """When it was told to wake; None: it sleeps, or serves since."""
 
     async def round(self) -> None:
-        """Obey the wish, find out what the engine holds, bring it to head, and say so.
+        """Obey operator and wish, find out what the engine holds, bring it to head, and say so.
 
         Raises:
+            Ordered: an operator wants this life to end; what was in flight is answered, or had its time.
             ServerUnavailable: the server died, hangs, or does not take weights: it needs another life.
             StaleIncarnation: another host speaks for this server.
             LogLost: the version log does not answer.
         """
+        if (order := await waits.in_thread(self._receiver.order)) is not None:
+            await self._obey(order)
         if await waits.in_thread(self._receiver.wish) == "sleep":
             if self._state != "asleep":
                 await self._sleep()
@@ -101,12 +133,26 @@ class ServerLife:
             self._enter("failed")
             self._trouble("digest_mismatches", str(error))
 
+    async def _obey(self, order: Order) -> NoReturn:
+        start_s, is_asleep = time.monotonic(), self._state == "asleep"
+        await self._withdraw("draining", f"an operator asked it to {order.kind}, within {order.within_s:g} s")
+        if not is_asleep:
+            await run_empty(self._client, self._name, order.within_s)
+        self._facts.counts["last_drain_s"] = time.monotonic() - start_s
+        if order.kind == "replace":
+            await waits.in_thread(self._receiver.obeyed, order)
+        raise Ordered(order)
+
     async def _inspect(self) -> None:
         """Ask the engine what it holds: a host may be new beside an old server, and memory may come back changed."""
         await waits.in_thread(self._receiver.stage_inspect)
+        for note in self._stage_dir.glob(NOTES):
+            note.unlink(missing_ok=True)
         try:
             status = await inspect(self._client, pausing=self._pausing)
         except ActivationFailed as error:
+            if isinstance(error, NotMeasured) and not any(self._stage_dir.glob(NOTES)):
+                raise unseen(self._client.url, self._stage_dir) from error
             await self._failed(error)
             return
         self._held, self._inspected = None, True
@@ -156,7 +202,7 @@ class ServerLife:
         self._num_failures += 1
         reason = f"{error} {await waits.in_thread(_loaders_words, self._stage_dir)}".strip()
         self._trouble("activation_failures", reason)
-        await self._withdraw("failed")
+        await self._withdraw("failed", reason)
         await waits.in_thread(self._receiver.need, reason)
         if self._num_failures >= MAX_FAILURES:
             raise ServerUnavailable(
@@ -188,13 +234,14 @@ class ServerLife:
         await self._client.resume_memory()
         self._inspected = False  # some servers come back with other weights than they fell asleep with
 
-    async def _withdraw(self, state: State) -> None:
+    async def _withdraw(self, state: State, reason: str = "") -> None:
         if self._state != state:
-            await waits.in_thread(self._receiver.withdraw, state)
+            await waits.in_thread(self._receiver.withdraw, state, reason)
             self._enter(state)
 
     def _enter(self, state: State) -> None:
-        self._state = self._facts.state = state
+        self._state = state
+        self._facts.enter(state, self._name)
         if state == "serving" and self._woken_s is not None:
             self._facts.add("wake_s", time.monotonic() - self._woken_s)
             self._woken_s = None
@@ -208,7 +255,7 @@ class ServerLife:
 def _loaders_words(stage_dir: Path) -> str:
     """Why the loader refused, in its own words, from each rank that left some."""
     words = []
-    for note in sorted(stage_dir.glob("status-*.json")):
+    for note in sorted(stage_dir.glob(NOTES)):
         try:
             left = json.loads(note.read_text())
         except (OSError, ValueError) as error:

@@ -75,6 +75,7 @@ class Answer:
         runs: weight versions in order; they cover the tokens. Empty when there is no token.
         one_version: the server named one version for the whole answer, the newest, instead of spans.
         experts: of the tokens that the server read, if it was asked.
+        num_cached: tokens of the prompt whose keys and values the server had; 0 where it does not say.
     """
 
     token_ids: tuple[int, ...]
@@ -83,6 +84,7 @@ class Answer:
     runs: tuple[VersionRun, ...]
     one_version: bool
     experts: Experts | None = field(default=None, compare=False)
+    num_cached: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,9 @@ def _parsed(body: Json, path: str) -> Answer:
         raise_if_refused(finish, path)
     token_ids, logprobs = _check_tokens(token_ids, pairs or (), finish, path)
     runs, one_version = _version_runs(meta, len(token_ids), path)
-    return Answer(token_ids, logprobs, kind, runs, one_version)
+    cached = meta.get("cached_tokens")
+    num_cached = max(0, cached) if type(cached) is int else 0
+    return Answer(token_ids, logprobs, kind, runs, one_version, num_cached=num_cached)
 
 
 def parse_status(values: Sequence[float]) -> LoaderStatus:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asyncrl import waits
-from asyncrl.errors import ServerError
+from asyncrl.inference.adoption import NotAdoptable, require_adoptable
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.launcher import LaunchSpec, ServerProcess, command
@@ -90,29 +90,38 @@ class StartedServer:
 
 class AdoptedServer:
     """A server that somebody else runs, by its address. It must have been started with our weight loader and with its
-    stage directory on this machine; see inference.urls."""
+    stage directory on this machine; see `adoption`.
 
-    def __init__(self, name: str, url: str, *, wait_s: float) -> None:
+    Args:
+        wait_s: that it may take to answer.
+        num_ranks, record_experts: what it must have been started with.
+    """
+
+    def __init__(self, name: str, url: str, *, wait_s: float, num_ranks: int = 1, record_experts: bool = False) -> None:
         self.name, self._url, self._wait_s = name, url, wait_s
+        self._num_ranks, self._record_experts = num_ranks, record_experts
 
     def url(self) -> str:
         """Its address."""
         return self._url
 
     async def begin(self, url: str, stage_dir: Path, client: ServerClient) -> None:
-        """Wait until it answers."""
+        """Wait until it answers, and check that it can take our weights. Raises NotAdoptable."""
         deadline = asyncio.get_running_loop().time() + self._wait_s
         while True:
             try:
                 await client.model_info()
-                return
+                break
             except ServerUnavailable as error:
                 if asyncio.get_running_loop().time() >= deadline:
-                    raise ServerError(
-                        f"{self.name}: nobody answers at {url} of inference.urls for {self._wait_s:g} s ({error}). "
-                        "Start the server, or take the address out of the list."
+                    raise NotAdoptable(
+                        f"{self.name}: nobody answers at {url} for {self._wait_s:g} s ({error}). Start the server, or "
+                        "take the address out of inference.urls, or `asyncrl fleet remove` it if it was added."
                     ) from error
             await waits.pause("host waits for its server to answer", 1.0)
+        await require_adoptable(
+            client, num_ranks=self._num_ranks, record_experts=self._record_experts, stage_dir=stage_dir
+        )
 
     async def ended(self) -> int:
         """Nobody tells us: the host's probe finds out."""

@@ -12,6 +12,8 @@ from weightsync.acks import Server
 from weightsync.log.base import VersionLog
 
 WAIT = "trainer waits for the devices"
+OFF = ("asleep", "drained")
+"""States in which a server uses no device."""
 
 
 class SharedGpus:
@@ -64,8 +66,8 @@ class SharedGpus:
         return any(server.state == "serving" for server in self._lent().values())
 
     def _all_asleep(self) -> bool | None:
-        return all(server.state == "asleep" for server in self._lent().values()) or None
+        return all(server.state in OFF for server in self._lent().values()) or None
 
     def _why(self) -> str:
-        awake = [f"{name} is {server.state}" for name, server in self._lent().items() if server.state != "asleep"]
+        awake = [f"{name} is {server.state}" for name, server in self._lent().items() if server.state not in OFF]
         return f"{', '.join(awake) or 'nobody'}; a host that died drops out after weightsync.ack_lease_s"

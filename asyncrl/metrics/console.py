@@ -33,7 +33,7 @@ STEP_NAMES: Mapping[str, str] = {
     "bytes/version": "weightsync/num_bytes",
 }
 KNOWN_FACTS = ("waits_for", "waits_s", "why", "not_admitted", "tokens_per_s", "version")
-FOR_THE_SUMMARY = ("ended_lengths", "speeds")  # facts that only make sense once they are added up
+FOR_THE_SUMMARY = ("ended_lengths", "speeds", "kv")  # facts that only make sense once they are added up
 REPORTED = "at_ms"
 SILENT_MS = 60_000.0  # reports come every few seconds; a process that was started again reports under a new name
 WAIT_LINE_EVERY_S = 10.0  # plain lines about waits: often enough to explain a pause, seldom enough for a log

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from asyncrl import waits
 from asyncrl.inference.fleet import Fleet
+from asyncrl.report.kv_age import FACT as KV
 from asyncrl.report.rollout_facts import ENDED, SPEEDS, WAIT
 from asyncrl.rollout.group import GroupPlayer, GroupSettings
 from asyncrl.rollout.pacing import Slots
@@ -215,6 +216,7 @@ class Worker:
             **self._more_facts(),
             **{f"{WAIT}{name}": spent_s for name, spent_s in waits.seconds().items()},
             ENDED: self._groups.lengths.as_fact(),
+            KV: self._fleet.kv.as_fact(),
             SPEEDS: json.dumps(replace(self._fleet.speeds, environment=self._player.environment_s).to_json()),
         }
 

@@ -33,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument("--index", type=int, default=0)
     parser.add_argument("--url", default="")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--place", type=int, default=0)
     parser.add_argument("--lent", action="store_true")
     parser.add_argument("--model", type=Path)
     parser.add_argument("--held-out", type=int, default=0)

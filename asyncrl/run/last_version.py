@@ -31,4 +31,5 @@ def behind(versions: VersionLog) -> list[str]:
     """Names of living servers that have not acknowledged head."""
     head = versions.head()
     held = {name: ack.version for name, ack in versions.acks().items()}
-    return sorted(name for name in versions.servers() if head is not None and held.get(name) != head.version)
+    staying = (name for name, server in versions.servers().items() if server.state not in ("draining", "drained"))
+    return sorted(name for name in staying if head is not None and held.get(name) != head.version)

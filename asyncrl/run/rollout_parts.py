@@ -1,5 +1,6 @@
 """Make what plays episodes, for a worker of the run and for `asyncrl eval` alike."""
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,9 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     limits = FleetLimits(
         request_timeout_s=config.inference.request_timeout_s,
         max_version_skew=config.weightsync.max_version_skew,
-        rows=max(1, config.inference.max_running_requests // rollout.workers),
+        rows=max(1, config.inference.max_running_requests // max(1, rollout.workers)),
+        caches_outlive_updates=config.weightsync.kv == "keep",
+        turn=os.getpid(),
     )
     experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts), limits)

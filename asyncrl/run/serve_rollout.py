@@ -1,7 +1,9 @@
 """`asyncrl serve-rollout`: the supervisor of the rollout cluster on one machine.
 
-consumes  nothing: workers reserve prompts themselves    waits for     the stop flag, a signal, a child that ends
-produces  running hosts and workers                      unblocked by  their exits
+consumes  servers that are added or removed              waits for     the stop flag, a signal, a child that ends
+produces  running hosts and workers                      unblocked by  their exits; a preemption notice
+
+Prompts are no concern of it: workers reserve them themselves.
 """
 
 import asyncio
@@ -13,14 +15,19 @@ from asyncrl.config import Config
 from asyncrl.load_config import LoadedConfig
 from asyncrl.metrics.console import RunView
 from asyncrl.rollout.chat import ChatTemplate
-from asyncrl.run.connections import open_buffer, redis_url
+from asyncrl.run.adoptions import Adoptions
+from asyncrl.run.connections import open_buffer, redis_url, weights_url
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
-from asyncrl.run.machines import open_cluster, place
+from asyncrl.run.machines import open_cluster
+from asyncrl.run.machines import place as find_room
+from asyncrl.run.places import own_place
+from asyncrl.run.preemption import watch_for_notice
 from asyncrl.run.rollout_side import RolloutSide
 from asyncrl.run.signals import stop_event
 from asyncrl.run.teacher_places import with_addresses
 from buffer import ReplayBuffer
+from weightsync import open_log
 
 BEAT_S = 0.5
 log = logging.getLogger(__name__)
@@ -33,11 +40,12 @@ def serve_rollout(loaded: LoadedConfig) -> int:
     record = run_record(config, open_prompts(config, chat)[0], chat)
     with redis_url(config) as url, open_buffer(config, url) as buffer:
         buffer.register(record)
-        return asyncio.run(_supervise(config, url, buffer))
+        with own_place(config.run.directory) as place:
+            return asyncio.run(_supervise(config, url, buffer, place))
 
 
-async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
-    directory = config.run.directory / "rollout"
+async def _supervise(config: Config, url: str, buffer: ReplayBuffer, place: int) -> int:
+    directory = config.run.directory / (f"rollout-{place}" if place else "rollout")
     cluster = open_cluster(config, directory, url)
     as_given = config
     config, teachers = with_addresses(config)
@@ -47,18 +55,29 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer) -> int:
     hurry = asyncio.Event()
     stop = stop_event(at_once=cluster.kill, hurry=hurry)  # after Ray's own handlers
     try:
-        placement = await place(cluster, wanted, as_given, url, stop)
+        placement = await find_room(cluster, wanted, as_given, url, stop)
         if placement is None:
             return 0
-        side = RolloutSide(config, cluster, write_config(config, directory / "config.json"), placement, teachers)
-        await _watch(config, buffer, side, stop, hurry)
+        config_file = write_config(config, directory / "config.json")
+        side = RolloutSide(config, cluster, config_file, placement, teachers, place=place)
+        adoptions = Adoptions(open_log(weights_url(config, url), config.run.name), side)
+        noticing = asyncio.create_task(watch_for_notice(config.inference.preemption, stop, hurry))
+        try:
+            await _watch(config, buffer, side, adoptions, stop, hurry)
+        finally:
+            noticing.cancel()
     finally:
         cluster.kill()
     return 0
 
 
 async def _watch(
-    config: Config, buffer: ReplayBuffer, side: RolloutSide, stop: asyncio.Event, hurry: asyncio.Event
+    config: Config,
+    buffer: ReplayBuffer,
+    side: RolloutSide,
+    adoptions: Adoptions,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
 ) -> None:
     """Keep the side running until the run is finished or stopped, then stop it."""
     # A stop that was asked for before this start was for those who ran then; the next trainer takes it back.
@@ -66,7 +85,7 @@ async def _watch(
     side.start()
     with RunView(f"{config.run.name}: rollout") as view:
         while not stop.is_set() and await waits.in_thread(buffer.stop_mark) == mark:
-            for event in side.tend():
+            for event in (*side.tend(), *await adoptions.tend()):
                 view.message(event)
             view.update(await waits.in_thread(buffer.reports))
             await waits.pause("rollout supervisor's beat", BEAT_S)

@@ -24,15 +24,16 @@ RENEWALS_PER_LEASE = 4  # one lost renewal must not take a living server out of 
 
 def main(args: argparse.Namespace) -> int:
     """Entry of the role."""
-    asyncio.run(_look_after(read_config(args.config), args.index, args.url, lent=args.lent))
+    kind = "adopted" if args.url else "lent" if args.lent else "server"
+    name = args.name or server_name(args.index, kind=kind, place=args.place)
+    asyncio.run(_look_after(read_config(args.config), name, args.index, args.url, lent=args.lent))
     return 0
 
 
-async def _look_after(config: Config, index: int, adopted_url: str, *, lent: bool) -> None:
+async def _look_after(config: Config, name: str, index: int, adopted_url: str, *, lent: bool) -> None:
     """`lent`: on devices of a trainer that has its own; where they are shared every server is."""
     url, stop = os.environ[URL], stop_event(heeds_preemption=False)
     log, transport = open_weights(config, url)
-    name = server_name(index, kind="adopted" if adopted_url else "lent" if lent else "server")
     vocabulary = vocab_size(config.model.path)
 
     server: ManagedServer
@@ -76,6 +77,7 @@ async def _look_after(config: Config, index: int, adopted_url: str, *, lent: boo
             settings=HostSettings(
                 max_restarts=config.inference.max_restarts,
                 renew_every_s=min(2.0, config.weightsync.ack_lease_s / RENEWALS_PER_LEASE),
+                forgiven_s=config.inference.restarts_forgiven_s,
             ),
             report=buffer.report,
         )

@@ -12,18 +12,26 @@ from asyncrl.inference.server import AdoptedServer, StartedServer
 from asyncrl.run.devices import num_devices
 
 
-def server_name(index: int, *, kind: str = "server") -> str:
+def server_name(index: int, *, kind: str = "server", place: int = 0) -> str:
     """Name of a server in acks and reports: unique over the machines of a run, the same after a restart.
 
     Args:
         kind: server, adopted or lent; the two commands of a run may be on one machine.
+        place: of its serve-rollout among those on the machine.
     """
-    return f"{socket.gethostname()}-{kind}-{index}"
+    return f"{socket.gethostname()}{f'.{place}' if place else ''}-{kind}-{index}"
 
 
 def adopted_server(config: Config, name: str, url: str) -> AdoptedServer:
     """A server that somebody else runs."""
-    return AdoptedServer(name, url, wait_s=config.inference.start_timeout_s)
+    inference = config.inference
+    return AdoptedServer(
+        name,
+        url,
+        wait_s=inference.start_timeout_s,
+        num_ranks=inference.tp,
+        record_experts=inference.record_experts,
+    )
 
 
 def started_server(

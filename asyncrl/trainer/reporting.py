@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from asyncrl import waits
 from asyncrl.metrics.phases import Phases, phase
 from asyncrl.metrics.timing import Stopwatches, WaitTimes, waiting
+from asyncrl.report.kv_age import KvAges
 from asyncrl.trainer import group_metrics, masked, step_times
 from asyncrl.trainer.evaluation import BESIDE
 from asyncrl.trainer.flops import FLOPS, RECOMPUTED, UPDATE, utilisation
@@ -31,7 +32,7 @@ class Reporting:
     def __init__(self, parts: TrainerParts, lineage: Lineage) -> None:
         self._parts, self._lineage = parts, lineage
         self.watches = Stopwatches()
-        self._waits, self._phases = WaitTimes(), Phases(OF_WAIT)
+        self._waits, self._phases, self._kv_ages = WaitTimes(), Phases(OF_WAIT), KvAges()
         self._tokens_per_s = self._generated_per_s = 0.0
         config = parts.config
         self._peak = peak_flops(parts.collective.device, config.model.dtype, config.trainer.peak_tflops)
@@ -77,6 +78,7 @@ class Reporting:
                 "perf/throughput": self._tokens_per_s / world,
                 "perf/sampled_tokens_per_s": sum(map(sum, (entry.sampled for entry in entries))) / seconds,
                 "perf/generated_tokens_per_s": self._generated_per_s,
+                **self._kv_ages.drain(),
                 **utilisation(flops, recomputed, by_phase.get(UPDATE, 0.0), world, self._peak),
                 "timing_s/step": seconds,
                 **step_times.of_step(seconds, by_phase),
@@ -108,7 +110,9 @@ class Reporting:
                 counts = await waits.in_thread(self._parts.buffer.counts)
                 await waits.in_thread(self._parts.buffer.report, "buffer", counts)
                 await waits.in_thread(self._parts.buffer.report, "trainer", self._facts())
-                self._generated_per_s = generated(await waits.in_thread(self._parts.buffer.reports))
+                reports = await waits.in_thread(self._parts.buffer.reports)
+                self._generated_per_s = generated(reports)
+                self._kv_ages.update(reports)
             except BufferError as error:
                 # Only a view misses it; whoever needs the buffer raises it.
                 log.warning("the trainer's report is not delivered: %s", error)

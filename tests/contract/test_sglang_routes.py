@@ -487,3 +487,21 @@ def test_memory_is_released_and_taken_again_when_idle(server: InferenceServer) -
     assert server.post("/release_memory_occupation", tags).status_code == 200
     assert server.post("/resume_memory_occupation", tags).status_code == 200
     assert server.generate(FIRST, 10)["output_ids"] == before["output_ids"]
+
+
+# ---- what a host asks before it adopts a server ----------------------------------------------------------------------
+
+
+def test_a_server_says_which_weight_loaders_it_takes_and_how_many_ranks_it_has(server: InferenceServer) -> None:
+    """A loader that is not listed ends it, so a host asks first."""
+    info = server.get("/server_info").json()
+    assert info["custom_weight_loader"] == [LOADER]
+    assert info.get("tp_size", 1) == 1
+    assert not info.get("enable_return_routed_experts", False)
+
+
+def test_tokens_of_the_prompt_that_were_cached_are_counted_in_the_answer(server: InferenceServer) -> None:
+    prompt = list(range(3, 43))
+    first, again = (server.generate(prompt, 2, body={"extra_key": "1.7"})["meta_info"] for _ in range(2))
+    assert first["cached_tokens"] == 0
+    assert 0 < again["cached_tokens"] <= len(prompt)

@@ -4,73 +4,12 @@ Starting servers takes seconds, so one story is followed to its end.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from asyncrl import waits
-from asyncrl.data.rows import PromptRow
-from asyncrl.envs.base import Reward
-from asyncrl.inference.fleet import Fleet
 from asyncrl.inference.sharing import SharedGpus
-from asyncrl.rollout.progress import Progress
-from asyncrl.rollout.turns import EpisodeTask, TurnSampler
-from buffer import Trajectory
-from tests.support.episode_settings import episode_settings
 from tests.support.event_loop import in_event_loop
-from tests.support.rollout_cluster import CONTEXT, RolloutCluster
-
-ROW = PromptRow(0, "toy", ({"role": "user", "content": "x"},), "x", {})
-PROMPT = [3, 4, 5, 6]
-NUM_EPISODES = 48  # of which half are on the lent server
-ROWS = 2  # few, so that a wave takes long enough to be met in the middle
-
-
-class Wave:
-    """Episodes that are sampled at once, the same ones each time."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.counts = fleet, Counter[str]()
-        settings = episode_settings(max_new_tokens=CONTEXT, max_attempts=8)
-        self._sampler = TurnSampler(fleet, settings, (), self.counts)
-
-    async def play(self) -> list[Trajectory]:
-        """All episodes to their ends."""
-        return list(await asyncio.gather(*(self._episode(number) for number in range(NUM_EPISODES))))
-
-    async def on_lent(self) -> None:
-        """Return when some of them are on the lent server."""
-        busy = lambda: self.fleet.num_in_flight().get("lent-0", 0) > 4 or None  # noqa: E731  # of this wait alone
-        await waits.until("test", busy, why=lambda: self.fleet.why(), deadline_s=60.0, recheck_s=0.005)
-        await waits.pause("test", 0.02)  # some tokens
-
-    async def _episode(self, number: int) -> Trajectory:
-        progress = Progress()
-        progress.builder.begin_row(PROMPT)
-        progress.next_turn(None)
-        task = EpisodeTask(ROW, "train", number, 0, lambda version: True)
-        ended = await self._sampler.sample(task, progress)
-        return progress.finish(Reward(1.0), finish_reason=ended, num_turns=1, extra_info={})
-
-
-def check(cluster: RolloutCluster, found: Sequence[Trajectory], whole: Sequence[Trajectory] | None = None) -> None:
-    """Every token is there, once, under a version that was published with those bits; as in `whole`, where given."""
-    for trajectory in found:
-        (row,) = trajectory.rows
-        assert sum(span.num_tokens for span in row.spans) == row.num_sampled == len(row.token_ids) - len(PROMPT) > 0
-        assert all(span.digest == cluster.log.digest_of(span.version) for span in row.spans)
-    if whole is not None:
-        for one, other in zip(found, whole, strict=True):
-            np.testing.assert_array_equal(one.rows[0].token_ids, other.rows[0].token_ids)
-
-
-async def serving(cluster: RolloutCluster, fleet: Fleet, version: int, *names: str) -> None:
-    """The servers serve this version, and the fleet knows."""
-    for name in names:
-        await cluster.serving(version, name)
-    await fleet.refresh()
+from tests.support.rollout_cluster import RolloutCluster
+from tests.support.waves import ROWS, Wave, check, serving
 
 
 @in_event_loop
@@ -88,7 +27,7 @@ async def test_answers_outlive_a_recall_a_death_and_the_end_of_a_lent_server(tmp
 
         # Taken back in the middle of its answers: they go on elsewhere and say what they would have said.
         playing = asyncio.create_task(wave.play())
-        await wave.on_lent()
+        await wave.on("lent-0")
         await gpus.recall()
         assert cluster.log.servers()["lent-0"].state == "asleep"
         assert cluster.log.servers()["server-0"].state == "serving", "its device is nobody else's"
@@ -109,7 +48,7 @@ async def test_answers_outlive_a_recall_a_death_and_the_end_of_a_lent_server(tmp
         # Killed in the middle of its answers, and taken back before it is there again.
         whole = await wave.play()
         playing = asyncio.create_task(wave.play())
-        await wave.on_lent()
+        await wave.on("lent-0")
         cluster.kill_server("lent-0")
         check(cluster, await playing, whole)
         assert wave.counts["answers_lost"] > 0
@@ -122,7 +61,7 @@ async def test_answers_outlive_a_recall_a_death_and_the_end_of_a_lent_server(tmp
         # The trainer's side stops while it is lent: what is in flight is answered as far as it is.
         cut, lost = wave.counts["answers_cut"], wave.counts["answers_lost"]
         playing = asyncio.create_task(wave.play())
-        await wave.on_lent()
+        await wave.on("lent-0")
         end.set()
         check(cluster, await playing, whole)
         await looked_after

@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from asyncrl.inference.launcher import LOADER
+
 DROP = "drop the connection without an answer"
 STOP_ID = 2
 VOCAB = 100
@@ -48,6 +50,7 @@ class FakeServer:
     refused: list[int] | None = None
     paused: str | None = None
     session: bool = False
+    info: dict[str, Any] = field(default_factory=lambda: {"custom_weight_loader": [LOADER], "tp_size": 1})
     asleep: bool = False
     running: dict[str, "Future[str] | asyncio.Future[str]"] = field(default_factory=dict)
     status: list[int] | None = None
@@ -190,6 +193,9 @@ class FakeServer:
 
     def do_model_info(self, body: Any) -> Reply:
         return 200, {"model_path": "/model", "weight_version": self.label}
+
+    def do_server_info(self, body: Any) -> Reply:
+        return 200, self.info
 
     def do_v1_loads(self, body: Any) -> Reply:
         return 200, {"loads": [{"num_running_reqs": len(self.running), "num_waiting_reqs": 0}]}

@@ -20,7 +20,7 @@ from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.host import Host, HostSettings
 from asyncrl.inference.launcher import LaunchSpec, choose_port
 from asyncrl.inference.protocol import vocab_size
-from asyncrl.inference.server import StartedServer
+from asyncrl.inference.server import AdoptedServer, ManagedServer, StartedServer
 from asyncrl.inference.stage_dir import StageDir
 from buffer.versions import pack
 from tests.support.tiny_policy import write_tiny_model
@@ -79,6 +79,7 @@ class RolloutCluster:
         self.log = open_log(redis_url or str(directory / "log"), "run")
         self.reports: dict[str, Mapping[str, float | str]] = {}
         self.servers: dict[str, StartedServer] = {}
+        self.host_settings = HostSettings(max_restarts=3, renew_every_s=0.5)
 
     def trainer(self, branch: int = 1) -> Trainer:
         """A trainer of the run."""
@@ -95,6 +96,10 @@ class RolloutCluster:
     def stop_server(self, name: str) -> None:
         """It does nothing any more, and its connections stay."""
         self._signal(name, signal.SIGSTOP)
+
+    def continue_server(self, name: str) -> None:
+        """It goes on where it stopped."""
+        self._signal(name, signal.SIGCONT)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         process = self.servers[name]._process
@@ -128,9 +133,21 @@ class RolloutCluster:
         self, name: str = "server-0", kv: Kv = "recompute", *, engine: str = "local", lent: bool = False, **spec: Any
     ) -> Host:
         """A host of a server; `engine`, `spec`: as for `server`; `lent`: on a device of the trainer's."""
-        server = self.server(name, engine, **spec)
-
         stage = StageDir.of_started(self.config.stage_dir, self.directory, name)
+        return self._host(self.server(name, engine, **spec), stage, kv=kv, lent=lent, num_ranks=spec.get("tp", 1))
+
+    def adopting_host(self, name: str, url: str) -> Host:
+        """A host of a server that the test runs, which has to know the stage directory `stage_of(name)`."""
+        stage = StageDir.of_adopted(self.config.stage_dir, self.directory, name)
+        server = AdoptedServer(name, url, wait_s=60.0)
+        return self._host(server, stage, kv="recompute", lent=False, num_ranks=1)
+
+    def stage_of(self, name: str) -> Path:
+        """Where an adopted server's weights will lie."""
+        return Path(str(self.config.stage_dir)) / name
+
+    def _host(self, server: ManagedServer, stage: StageDir, *, kv: Kv, lent: bool, num_ranks: int) -> Host:
+        name = server.name
 
         def make_receiver(incarnation: str, url: str, stage_dir: Path) -> Receiver:
             return Receiver(
@@ -151,8 +168,8 @@ class RolloutCluster:
             stage=stage,
             make_client=self.client,
             make_receiver=make_receiver,
-            pausing=Pausing(kv=kv, num_ranks=spec.get("tp", 1), deadline_s=self.config.activate_deadline_s),
-            settings=HostSettings(max_restarts=3, renew_every_s=0.5),
+            pausing=Pausing(kv=kv, num_ranks=num_ranks, deadline_s=self.config.activate_deadline_s),
+            settings=self.host_settings,
             report=lambda name, facts: self.reports.__setitem__(name, facts),
         )
 

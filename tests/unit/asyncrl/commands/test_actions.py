@@ -20,7 +20,7 @@ def families(name: str, package: str = "asyncrl.commands") -> Iterator[tuple[str
         yield from families(f"{name} {action}", module)
 
 
-ACTIONS = list(families("buffer"))
+ACTIONS = [*families("buffer"), *families("fleet")]
 
 
 @pytest.mark.parametrize(("words", "module"), ACTIONS, ids=[words for words, _ in ACTIONS])
@@ -35,10 +35,9 @@ def test_every_action_explains_itself(words: str, module: str, capsys: pytest.Ca
     assert " ".join(doc.split(".")[0].split()) in shown
 
 
-def test_every_file_of_a_family_is_an_action_or_is_used_by_one() -> None:
-    import asyncrl.commands.buffer as family
-
-    helpers = {"text", "dead_letters"}
+@pytest.mark.parametrize(("name", "helpers"), [("buffer", {"text", "dead_letters"}), ("fleet", {"subject"})])
+def test_every_file_of_a_family_is_an_action_or_is_used_by_one(name: str, helpers: set[str]) -> None:
+    family = importlib.import_module(f"asyncrl.commands.{name}")
     files = {info.name for info in pkgutil.iter_modules(family.__path__)}
     assert files - helpers == {cli.module_of(action) for action in family.ACTIONS} - helpers
 
