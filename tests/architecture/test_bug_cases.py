@@ -4,8 +4,9 @@ A test names a case by its id, in its docstring, beside a parameter or in a comm
 finds it. So does a promise, which tests hold every implementation of a seam to (tests/support/*_promises.py).
 
 Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
-tokenizer B103 to B114, rewards B115 to B131, checkpoint B150 to B158, resume B159 to B169, config B170 to B177, ray
-B183 to B187, redis B188 to B196, metrics B197 to B203, sglang B204 to B214, security B215 to B221.
+tokenizer B103 to B114, rewards B115 to B131, agent B132 to B138, tools B139 to B149, checkpoint B150 to B158, resume
+B159 to B169, config B170 to B177, ray B183 to B187, redis B188 to B196, metrics B197 to B203, sglang B204 to B214,
+security B215 to B221.
 """
 
 import ast
@@ -150,6 +151,24 @@ CASES = {
     "B129": "parsed action lost on merge",
     "B130": "vector of wrong length",
     "B131": "non-float rewards",
+    "B132": "loss on tool output",
+    "B133": "tool calls cleared from history",
+    "B134": "infrastructure failure scored as an answer",
+    "B135": "subagent turns break linear merge",
+    "B136": "context limit on turn k",
+    "B137": "truncated by context reported as complete",
+    "B138": "event-loop bound objects",
+    "B139": "malformed arguments kill the rollout",
+    "B140": "malformed arguments run with {}",
+    "B141": "valid JSON of the wrong shape",
+    "B142": "huge bad payload echoed",
+    "B143": "endless retry",
+    "B144": "one stuck tool blocks the turn",
+    "B145": "truncation side reversed",
+    "B146": "limit in characters vs tokens",
+    "B147": "nested schema lost",
+    "B148": "unknown tool name",
+    "B149": "calculator escapes",
     "B150": "interrupted save looks complete",
     "B151": "destroy before write",
     "B152": "temp folder on another filesystem",

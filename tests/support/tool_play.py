@@ -49,6 +49,7 @@ class ToolPlay:
         tool: ScriptedTool | None = None,
         rewards: FixedRewards | None = None,
         max_turns: int = 3,
+        context_length: int = 64,
         **tools: Any,
     ) -> None:
         self.tool = tool or ScriptedTool()
@@ -60,7 +61,7 @@ class ToolPlay:
             CharChat(),
             self.fleet,
             lambda: ToolAgent(self.deps),
-            episode_settings(max_turns=max_turns),
+            episode_settings(max_turns=max_turns, context_length=context_length, max_prompt_tokens=16),
             self.deps.counts,
         )
         self.task = EpisodeTask(ROW, "train", ordinal=3, episode=1, may_start_on=lambda version: True)

@@ -94,12 +94,32 @@ async def test_a_result_that_leaves_no_room_for_an_answer_is_not_appended() -> N
     assert len(play.fleet.asked) == 1
 
 
+@in_event_loop
+async def test_a_later_turn_is_asked_only_for_what_the_context_has_left_and_is_known_as_cut() -> None:
+    """B136: 4 tokens are asked for, not 8. B137: an answer that the context cut is no complete one."""
+    play = ToolPlay(CALL, ([17, 18, 19, 17], "length"), context_length=19)
+    trajectory = await play.run()
+    assert [sampling.max_new_tokens for _, sampling in play.fleet.asked] == [8, 4]
+    assert (len(trajectory.rows[0].token_ids), trajectory.finish_reason) == (19, "length")
+
+
+def test_one_player_plays_in_one_event_loop_after_another() -> None:
+    """B138: nothing of an episode is bound to the loop of the one before."""
+    play = ToolPlay(CALL, ANSWER, CALL, ANSWER)
+    for _ in range(2):
+        assert asyncio.run(play.run()).num_turns == 2
+    play.tool.check_released()
+    assert len(play.tool.created) == 2
+
+
 @pytest.mark.parametrize("script", [(CALL, ServerUnavailable("down"), ServerUnavailable("down")), (CALL,)])
 @in_event_loop
 async def test_tools_are_released_when_the_episode_fails(script: tuple[Any, ...]) -> None:
+    """B134: an outage between turns is a failure, and nothing is scored."""
     play = ToolPlay(*script)
     with pytest.raises((EpisodeFailed, IndexError)):
         await play.run()
+    assert play.rewards.rows == []
     play.tool.check_released()
     assert play.tool.created
 

@@ -60,6 +60,7 @@ async def test_a_conversation_that_grows_is_one_row_of_the_tokens_that_were_samp
 
 @in_event_loop
 async def test_changed_contexts_become_rows_of_their_own_and_nothing_is_trained_twice() -> None:
+    """Of one trajectory, which counts once in its group: so do sub-agents (B135)."""
     parts = GatewayParts()
     session = parts.session()
     first = await parts.ask(session, [user("a")])
