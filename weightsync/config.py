@@ -96,6 +96,10 @@ class WeightsyncConfig(BaseModel):
     """Whether a version's parts hold changes or whole weights. changes: the fewest bytes. auto: what is in the engines
     sooner by the rates that each rank measures, which on a fast link with most weights changed are whole ones."""
 
+    encoder_threads: Annotated[int, Field(ge=1, le=64)] = 2
+    """Threads of each trainer rank that compare its weights with the version before. More make a version sooner where
+    the machine has cores to spare."""
+
     anchor_interval: Annotated[int, Field(ge=1)] = 64
     """A whole set of weights is written beside every this many versions' changes, and earlier when the changes since
     the last one weigh more than it, or when a server asks. A server that starts late reads the newest and what

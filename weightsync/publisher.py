@@ -68,7 +68,7 @@ class WeightPublisher:
         self._zero = RankZero(log, transport, manifest)
         allowance = Allowance(config.merged_share, manifest.num_bytes)
         self._merger = Merger(self._ranks, self._zero, log, transport, reader, self._key, allowance)
-        self._uploader = Uploader(transport, self._ranks.rank, self._key, config.mode)
+        self._uploader = Uploader(transport, self._ranks.rank, self._key, config.mode, config.encoder_threads)
         self._anchors = AnchorWriter(self._ranks, self._zero, self._uploader, log, manifest.layout_number)
         self._lock = threading.RLock()
         self._branch: int | None = None
@@ -227,7 +227,7 @@ class WeightPublisher:
         clock.begin("align")
         head, head_digest, nonce = from_rank_zero(self._ranks, lambda: self._zero.look(version))
         self._held.align(head, deadline)
-        words_of = ShardWords(self._shards()).of if staged is None else staged.of
+        words_of = ShardWords(self._shards(), self._uploader.num_read_at_once).of if staged is None else staged.of
         if head == version:
             self._check_repeat(version, words_of)
             held = VersionRecord.from_bytes(*from_rank_zero(self._ranks, lambda: self._zero.held(version)))

@@ -1,6 +1,7 @@
 """The trainer's parameters as shards: local tensors, their wire dtypes, and the words of the model that they are."""
 
 import bisect
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,13 +123,14 @@ def untrained_shards(directory: Path, manifest: Manifest, held: Collection[str])
 
 
 class ShardWords:
-    """The words of buckets, read from shards: where they lie if possible, else gathered into one scratch buffer."""
+    """The words of buckets, read from shards: where they lie if possible, else gathered into scratch, in turns."""
 
-    def __init__(self, shards: Sequence[LocalShard]) -> None:
+    def __init__(self, shards: Sequence[LocalShard], kept: int = 1) -> None:
+        """`kept`: buckets whose words are in use at once."""
         self._shards = {shard.name: shard for shard in shards}
         self._starts = {shard.name: [segment.start for segment in shard.segments] for shard in shards}
         self._offsets = {shard.name: _offsets(shard.segments) for shard in shards}
-        self._scratch: Tensor | None = None
+        self._scratch: deque[Tensor] = deque(torch.empty(0, dtype=torch.uint8) for _ in range(kept))
         self._made: tuple[str, Tensor] | None = None  # of one shard at a time: buckets read a shard's words in a row
 
     @property
@@ -145,7 +147,7 @@ class ShardWords:
         return all(self._shard_of(segment).frozen for segment in bucket.segments)
 
     def of(self, bucket: Bucket) -> Words:
-        """[num_words] unsigned; valid until the next call.
+        """[num_words] unsigned; valid until `kept` more calls were made.
 
         Raises:
             ShardError: the shards no longer hold a word of the bucket.
@@ -207,9 +209,10 @@ class ShardWords:
         return made, None if made.dtype == wire else wire
 
     def _buffer(self, bucket: Bucket) -> Tensor:
-        if self._scratch is None or self._scratch.numel() < bucket.num_bytes:
-            self._scratch = torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=self.on_device)
-        return self._scratch
+        if self._scratch[0].numel() < bucket.num_bytes:
+            self._scratch[0] = torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=self.on_device)
+        self._scratch.rotate(-1)
+        return self._scratch[-1]
 
 
 def _moved(segment: Segment) -> ShardError:

@@ -1,14 +1,16 @@
-"""Encode a rank's buckets and put their parts, one part on its way while the next is encoded."""
+"""Encode a rank's buckets and put their parts, one part on its way while the next ones are encoded."""
 
 from collections import deque
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from weightsync.codec import Encoded, Encoder, FrameHeader
 from weightsync.digest import total
+from weightsync.encoders import Encoders
 from weightsync.layout import Bucket, Words
 from weightsync.link_rates import Form, LinkRates
 from weightsync.snapshot import Snapshot
@@ -43,14 +45,28 @@ class Uploader:
     """Puts versions of one rank. Not thread-safe: one publish at a time."""
 
     def __init__(
-        self, transport: Transport, rank: int, key: bytes | None, mode: Literal["auto", "changes"] = "auto"
+        self,
+        transport: Transport,
+        rank: int,
+        key: bytes | None,
+        mode: Literal["auto", "changes"] = "auto",
+        threads: int = 1,
     ) -> None:
-        """`mode`: auto: changes or whole words, whichever is put sooner; changes: the fewest bytes."""
+        """
+        Args:
+            mode: auto: changes or whole words, whichever is put sooner; changes: the fewest bytes.
+            threads: that encode.
+        """
         self._transport, self._rank = transport, rank
-        self._encoder = Encoder(key)
+        self._encoders = Encoders(key, threads)
         # A transport that keeps parts with their writer is done before they cross the link, whose rate stays unknown.
         self._may_choose = mode == "auto" and transport.parts_outlive_writer
         self.rates = LinkRates()
+
+    @property
+    def num_read_at_once(self) -> int:
+        """Buckets whose current words are in use at once."""
+        return self._encoders.most_taken
 
     def delta(
         self,
@@ -64,7 +80,7 @@ class Uploader:
         """Put what differs from the snapshot.
 
         Args:
-            words_of: the current words of a bucket.
+            words_of: the current words of a bucket, valid until `num_read_at_once` more were asked for.
             prefix: of the upload's keys.
             frozen: buckets whose words never change: those that were the snapshot's once are not read again.
             header: of the version; its bucket field is ignored.
@@ -76,13 +92,21 @@ class Uploader:
         done.unchanged.extend(snapshot.settled)
         chooses = self._may_choose and sum(bucket.num_bytes for bucket in buckets) >= _WORTH_BYTES
         form: Form = self.rates.faster() if chooses else "changes"
-        with _Sender(self._transport, self._rank, prefix, deadline) as sender:
-            for i, bucket in enumerate(buckets):
-                if i == 0 and chooses and not self.rates.knows("whole"):
-                    self._encode("whole", snapshot, bucket, words_of(bucket), header)  # measured, not sent
-                # Of whole words the first bucket still goes as changes, so that their rate is not forgotten.
-                chosen = form if i else "changes"
-                encoded = self._encode(chosen, snapshot, bucket, words_of(bucket), header)
+        if chooses and not self.rates.knows("whole"):
+            job = _Job(snapshot, buckets[0], words_of(buckets[0]), "whole", header)
+            self._note_rate(self._encoders.run(job))  # measured, not sent
+        # Of whole words the first bucket still goes as changes, so that their rate is not forgotten.
+        jobs = (
+            _Job(snapshot, bucket, words_of(bucket), form if i else "changes", header)
+            for i, bucket in enumerate(buckets)
+        )
+        with (
+            _Sender(self._transport, self._rank, prefix, deadline) as sender,
+            closing(self._encoders.in_order(jobs)) as results,
+        ):
+            for result in results:
+                self._note_rate(result)
+                bucket, encoded = result.bucket, result.encoded
                 if encoded is None:
                     done.unchanged.append(bucket.id)
                     if bucket.id in frozen:
@@ -98,30 +122,70 @@ class Uploader:
     def anchor(self, snapshot: Snapshot, prefix: str, layout: int, deadline: Deadline) -> Uploaded:
         """Put the whole snapshot. Raises as `delta`."""
         done = Uploaded()
-        with _Sender(self._transport, self._rank, prefix, deadline) as sender:
-            for bucket in snapshot.buckets:
-                header = FrameHeader(layout, snapshot.version, snapshot.version, bucket.id)
-                digest = snapshot.digests[bucket.id]
-                encoded = self._encoder.anchor(snapshot.words[bucket.id], header, digest)
-                done.gain = total((done.gain, digest))
+        header = FrameHeader(layout, snapshot.version, snapshot.version, 0)
+        jobs = (_AnchorJob(snapshot, bucket, header) for bucket in snapshot.buckets)
+        with (
+            _Sender(self._transport, self._rank, prefix, deadline) as sender,
+            closing(self._encoders.in_order(jobs)) as results,
+        ):
+            for bucket, encoded in results:
+                done.gain = total((done.gain, snapshot.digests[bucket.id]))
                 self._note(done, bucket, encoded)
                 sender.put(bucket.id, encoded.frame)
         return done
 
-    def _encode(
-        self, form: Form, snapshot: Snapshot, bucket: Bucket, words: Words, header: FrameHeader
-    ) -> Encoded | None:
-        start = perf_counter()
-        make = self._encoder.delta if form == "changes" else self._encoder.whole
-        old, table, digest = snapshot.words[bucket.id], snapshot.table(bucket), snapshot.digests[bucket.id]
-        encoded = make(old, words, header._replace(bucket=bucket.id), table, digest)
+    def _note_rate(self, result: "_Result") -> None:
+        bucket, encoded = result.bucket, result.encoded
         num_bytes = 0 if encoded is None else len(encoded.frame)
-        self.rates.note_encoded(form, bucket.num_bytes, num_bytes, perf_counter() - start)
-        return encoded
+        # So many are encoded at once: a version is there so much sooner.
+        self.rates.note_encoded(result.form, bucket.num_bytes, num_bytes, result.seconds / self._encoders.threads)
 
     def _note(self, done: Uploaded, bucket: Bucket, encoded: Encoded) -> None:
         done.parts.append((bucket.id, len(encoded.frame)))
         done.num_changed += encoded.num_changed
+
+
+class _Result(NamedTuple):
+    """A bucket encoded; `encoded` is None if no word changed."""
+
+    bucket: Bucket
+    form: Form
+    encoded: Encoded | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What turns a bucket of the snapshot into `words`."""
+
+    snapshot: Snapshot
+    bucket: Bucket
+    words: Words
+    form: Form
+    header: FrameHeader
+
+    def __call__(self, encoder: Encoder) -> _Result:
+        snapshot, bucket, start = self.snapshot, self.bucket, perf_counter()
+        make = encoder.delta if self.form == "changes" else encoder.whole
+        header = self.header._replace(bucket=bucket.id)
+        encoded = make(
+            snapshot.words[bucket.id], self.words, header, snapshot.table(bucket), snapshot.digests[bucket.id]
+        )
+        return _Result(bucket, self.form, encoded, perf_counter() - start)
+
+
+@dataclass(frozen=True)
+class _AnchorJob:
+    """A bucket of the snapshot, whole."""
+
+    snapshot: Snapshot
+    bucket: Bucket
+    header: FrameHeader
+
+    def __call__(self, encoder: Encoder) -> tuple[Bucket, Encoded]:
+        snapshot, bucket = self.snapshot, self.bucket
+        header = self.header._replace(bucket=bucket.id)
+        return bucket, encoder.anchor(snapshot.words[bucket.id], header, snapshot.digests[bucket.id])
 
 
 class _Sender:

@@ -1,7 +1,8 @@
 """A version end to end over sockets that are paced to a link's rate: as frames, and as dense words, on the same code.
 
-Two processes: the sender encodes a bucket while the one before is on its way, the receiver checks and adds while the
-next arrives and answers with the digest's gain, which must be the encoder's. Dense is a copy into place without digest
+Two processes: the sender encodes buckets, two at once as the trainer does by default, while the ones before are on
+their way; the receiver checks and adds while the next arrive and answers with the digest's gain, which must be the
+encoder's. Dense is a copy into place without digest
 or check, which flatters it. Frames and dense take turns; figures are the median of rounds of wall seconds.
 """
 
@@ -13,11 +14,16 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
 
 from scripts.benches.weightsync_cases.pairs import Figures, Pair
 from scripts.benches.weightsync_cases.training import Trained
-from weightsync.codec import Encoder, open_frame
+from weightsync.codec import Encoded, Encoder, open_frame
+from weightsync.config import WeightsyncConfig
 from weightsync.digest import total
+from weightsync.encoders import Encoders
+from weightsync.layout import Bucket
 from weightsync.link_rates import LinkRates
 
 HEAD = struct.Struct("<BQQ")
@@ -34,12 +40,12 @@ def compare(model: Trained, fraction: float, links: Sequence[float | None], roun
     process = mp.get_context("fork").Process(target=_receive, args=(listener.getsockname()[1], pair))
     process.start()
     stream, _ = listener.accept()
-    figures: Figures = {}
+    figures, encoders = Figures(), Encoders(threads=WeightsyncConfig().encoder_threads)
     try:
-        _send_frames(stream, pair, None)
+        _send_frames(stream, pair, None, encoders)
         _send_dense(stream, pair, None)
         for link in links:
-            figures |= _compare(stream, pair, link, rounds)
+            figures |= _compare(stream, pair, link, rounds, encoders)
         stream.sendall(HEAD.pack(STOP, 0, 0))
     finally:
         stream.close()
@@ -49,10 +55,10 @@ def compare(model: Trained, fraction: float, links: Sequence[float | None], roun
     return figures
 
 
-def _compare(stream: socket.socket, pair: Pair, link: float | None, rounds: int) -> Figures:
+def _compare(stream: socket.socket, pair: Pair, link: float | None, rounds: int, encoders: Encoders) -> Figures:
     frames, dense = [], []
     for _ in range(rounds):
-        frames.append(_seconds(lambda: _send_frames(stream, pair, link)))
+        frames.append(_seconds(lambda: _send_frames(stream, pair, link, encoders)))
         dense.append(_seconds(lambda: _send_dense(stream, pair, link)))
     name = "unpaced" if link is None else f"{link:g}gbps"
     chosen, right = _auto(stream, pair, link), statistics.median(dense) < statistics.median(frames)
@@ -93,7 +99,7 @@ class _Pace:
         self.seconds += time.perf_counter() - start
 
 
-def _send_frames(stream: socket.socket, pair: Pair, link: float | None) -> None:
+def _send_frames(stream: socket.socket, pair: Pair, link: float | None, encoders: Encoders) -> None:
     waiting: queue.Queue[tuple[int, bytes] | None] = queue.Queue(QUEUED)
     failed: list[BaseException] = []
 
@@ -107,18 +113,22 @@ def _send_frames(stream: socket.socket, pair: Pair, link: float | None) -> None:
 
     thread = threading.Thread(target=send)
     thread.start()
-    encoder, gains = Encoder(), []
-    for bucket in pair.plan.buckets:
-        old, new, table = pair.snapshot[bucket.id], pair.staged[bucket.id], pair.tables[bucket.id]
-        encoded = encoder.delta(old, new, pair.header(bucket), table, 0)
-        if encoded is not None:
-            gains.append(encoded.digest_delta)
-            waiting.put((bucket.id, encoded.frame))
+    gains = []
+    with closing(encoders.in_order(partial(_encoded, pair, bucket) for bucket in pair.plan.buckets)) as results:
+        for bucket, encoded in results:
+            if encoded is not None:
+                gains.append(encoded.digest_delta)
+                waiting.put((bucket.id, encoded.frame))
     waiting.put(None)
     thread.join()
     if failed:
         raise failed[0]
     assert _end(stream) == total(gains), "the receiver went through another change"
+
+
+def _encoded(pair: Pair, bucket: Bucket, encoder: Encoder) -> tuple[Bucket, Encoded | None]:
+    old, new, table = pair.snapshot[bucket.id], pair.staged[bucket.id], pair.tables[bucket.id]
+    return bucket, encoder.delta(old, new, pair.header(bucket), table, 0)
 
 
 def _send_dense(stream: socket.socket, pair: Pair, link: float | None) -> None:
