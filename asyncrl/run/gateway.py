@@ -11,7 +11,7 @@ import socket
 from dataclasses import replace
 
 from asyncrl import waits
-from asyncrl.config import Config
+from asyncrl.config import Config, GatewayConfig
 from asyncrl.data.template import TokenizerFiles
 from asyncrl.envs.tools.parsers import find_parser
 from asyncrl.inference.board import LogBoard
@@ -40,13 +40,17 @@ def serve_gateway(loaded: LoadedConfig) -> int:
         PreflightError: the port is taken.
     """
     config = loaded.config
-    with listen(config.gateway.host, config.gateway.port, "gateway") as bound:
+    with _bound(config.gateway) as bound:
         chat = ChatTemplate.from_model_dir(config.model.path)
         record = run_record(config, open_prompts(config, chat)[0], chat)
         with redis_url(config) as url, open_buffer(config, url) as buffer:
             buffer.register(record)
             asyncio.run(_serve(config, url, buffer, bound))
     return 0
+
+
+def _bound(config: GatewayConfig) -> socket.socket:
+    return listen(config.host, config.port, "gateway")
 
 
 async def _serve(config: Config, url: str, buffer: ReplayBuffer, bound: socket.socket) -> None:
