@@ -58,7 +58,9 @@ def _from_file(key: str, path: Path) -> ModuleType:
 def _from_path(key: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # the module is anybody's code
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the module is anybody's code: SystemExit too
         raise ConfigError(
             f"{key}: {module} cannot be imported: {described(error)}. It must be installed, or on the path "
             "(PYTHONPATH), where serve-rollout runs; a file of its own is named as path/to/file.py:name."

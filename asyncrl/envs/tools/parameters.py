@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
-from pydantic.json_schema import PydanticInvalidForJsonSchema
 from pydantic_core import to_jsonable_python
 
 from asyncrl.data.values import Json, excerpt
@@ -115,7 +115,7 @@ def _resolved(schema: Json, definitions: Mapping[str, Json], around: tuple[str, 
     }
 
 
-def _adapter(name: str, hint: object, text: str | None) -> tuple[TypeAdapter[Any], dict[str, Json]]:
+def _adapter(name: str, hint: Any, text: str | None) -> tuple[TypeAdapter[Any], dict[str, Json]]:
     try:
         adapter: TypeAdapter[Any] = TypeAdapter(hint)
         schema = written_out(adapter.json_schema())

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from mcp import MCPError
-from mcp.types import CONNECTION_CLOSED, CallToolResult, Tool
+from mcp.types import CONNECTION_CLOSED, INVALID_REQUEST, CallToolResult, Tool
 
 from asyncrl import waits
 from asyncrl.data.values import Json
@@ -17,8 +17,8 @@ from asyncrl.envs.tools.mcp.spec import McpServerSpec
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 60.0
-SESSION_GONE = (CONNECTION_CLOSED, -32600)  # -32600: a server that was started again does not know the session
+FIRST_PAUSE_S, FIRST_SHUT_S, LONGEST_PAUSE_S = 0.25, 1.0, 60.0
+UNKNOWN_SESSION = INVALID_REQUEST  # of a server that was started again: it did nothing
 
 
 class Unreachable(Exception):
@@ -35,7 +35,7 @@ class McpPool:
         self._all: set[McpSession] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
-        self._pauses = waits.doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._shut = waits.doubling(FIRST_SHUT_S, LONGEST_PAUSE_S)
         self._shut_until, self._shut_why = 0.0, ""
 
     async def tools(self) -> list[Tool]:
@@ -63,16 +63,22 @@ class McpPool:
         session: McpSession | None = None
         try:
             session = await self._take()
-            result = await session.call(tool, arguments)
+            try:
+                result = await session.call(tool, arguments)
+            except MCPError as error:
+                if error.code != UNKNOWN_SESSION:
+                    raise
+                self._in_background(self._drop(session))
+                session = None
+                session = await self._open()
+                result = await session.call(tool, arguments)
         except MCPError as error:
-            self._give_back(session, broken=error.code in SESSION_GONE)
-            raise ToolError(f"the server {self._spec.name} answered with an error: {error.message}") from None
+            gone = error.code in (CONNECTION_CLOSED, UNKNOWN_SESSION)
+            self._give_back(session, broken=gone)
+            raise ToolError(self._gone if gone else f"the server answered with an error: {error.message}") from None
         except SessionEnded:
             self._give_back(session, broken=True)
-            raise ToolError(
-                f"the server {self._spec.name} went away during the call, and may or may not have done it. The next "
-                "call connects again"
-            ) from None
+            raise ToolError(self._gone) from None
         except Unreachable as error:
             self._give_back(session, broken=True)
             raise ToolError(f"the server {self._spec.name} cannot be reached: {error}") from None
@@ -118,9 +124,9 @@ class McpPool:
                 self._in_background(self._drop(session))
                 raise
             else:
-                self._pauses = waits.doubling(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+                self._shut = waits.doubling(FIRST_SHUT_S, LONGEST_PAUSE_S)
                 return session
-        self._shut_until = time.monotonic() + next(self._pauses)
+        self._shut_until = time.monotonic() + next(self._shut)
         self._shut_why = f"{self._spec.connect_attempts} attempts failed, the last with {why}"
         raise Unreachable(self._shut_why)
 
@@ -147,6 +153,13 @@ class McpPool:
         task = asyncio.create_task(work)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+
+    @property
+    def _gone(self) -> str:
+        return (
+            f"the server {self._spec.name} went away, and may or may not have done what the call asks for. The next "
+            "call connects again"
+        )
 
     def _busy(self) -> str:
         return f"all {self._spec.sessions} sessions with {self._spec.name} are in use"

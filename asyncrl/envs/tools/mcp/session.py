@@ -69,6 +69,8 @@ class McpSession:
     async def close(self) -> None:
         """End it, and the program's process. Later calls do nothing more."""
         self._closing.set()
+        if not self._session.done():  # it is not open yet, and may never be
+            self._task.cancel()
         await asyncio.wait({self._task}, timeout=CLOSE_S)
         if not self._task.done():
             self._task.cancel()

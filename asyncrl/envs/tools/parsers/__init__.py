@@ -5,6 +5,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from asyncrl.envs.tools.parsers.base import BadCall, ParsedTurn, ToolCall, ToolCallParser, TurnReader, parse_turn
+from asyncrl.envs.tools.parsers.harmony import HarmonyParser
 from asyncrl.envs.tools.parsers.hermes import HermesParser
 from asyncrl.envs.tools.parsers.llama3_json import Llama3JsonParser
 from asyncrl.envs.tools.parsers.mistral import MistralParser
@@ -31,6 +32,7 @@ PARSERS: Mapping[str, ToolCallParser] = MappingProxyType(
         "llama3_json": Llama3JsonParser(),
         "mistral": MistralParser(),
         "pythonic": PythonicParser(),
+        "harmony": HarmonyParser(),
     }
 )
 _OTHER_FORMS = (

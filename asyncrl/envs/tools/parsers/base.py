@@ -159,12 +159,12 @@ def parse_turn(parser: ToolCallParser, text: str, *, in_thought: bool = False) -
     )
 
 
-def text_before(marker: str, rest: str, *, is_end: bool) -> Taken | None:
-    """The text before a marker, or as much of the rest as cannot be the beginning of one; None: nothing yet."""
-    start = rest.find(marker)
-    if start < 0:
-        start = len(rest) - (0 if is_end else _num_begun(marker, rest))
-    return Taken((rest[:start],), start) if start else None
+def text_before(rest: str, *markers: str, is_end: bool) -> Taken | None:
+    """The text before the first marker, or as much of the rest as cannot be the beginning of one; None: nothing yet."""
+    found = [start for marker in markers if (start := rest.find(marker)) >= 0]
+    begun = 0 if is_end else max(_num_begun(marker, rest) for marker in markers)
+    end = min([*found, len(rest) - begun])
+    return Taken((rest[:end],), end) if end else None
 
 
 def spaces(rest: str) -> Taken:

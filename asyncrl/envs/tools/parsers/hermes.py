@@ -22,7 +22,7 @@ class HermesParser:
     def take(self, rest: str, *, is_start: bool, is_end: bool) -> Taken | None:
         """Text up to a call, or one call."""
         if not rest.startswith(OPEN):
-            return text_before(OPEN, rest, is_end=is_end)
+            return text_before(rest, OPEN, is_end=is_end)
         found = json_at(rest, len(OPEN))
         if found.is_valid:
             after = skip_space(rest, found.end)

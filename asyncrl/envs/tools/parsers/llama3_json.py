@@ -37,7 +37,7 @@ class Llama3JsonParser:
             taken = _rest_of_calls(rest, 0, is_tagged=False)
             if not isinstance(taken.items[0], str):
                 return taken
-        return text_before(TAG, rest, is_end=is_end)
+        return text_before(rest, TAG, is_end=is_end)
 
 
 def _rest_of_calls(rest: str, start: int, *, is_tagged: bool) -> Taken:

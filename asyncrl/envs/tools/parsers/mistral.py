@@ -29,7 +29,7 @@ class MistralParser:
     def take(self, rest: str, *, is_start: bool, is_end: bool) -> Taken | None:
         """Text up to the control token, or what follows one."""
         if not rest.startswith(OPEN):
-            return text_before(OPEN, rest, is_end=is_end)
+            return text_before(rest, OPEN, is_end=is_end)
         start = skip_space(rest, len(OPEN))
         if start == len(rest) and not is_end:
             return None

@@ -33,13 +33,13 @@ class PythonTool:
         self._locks: dict[str, asyncio.Lock] = {}
         self._ending: set[asyncio.Task[None]] = set()
         kept = KEPT if config.keep_state else NOT_KEPT
-        parameters = {
+        parameters: dict[str, Json] = {
             "type": "object",
             "properties": {"code": {"type": "string", "description": "The code to run."}},
             "required": ["code"],
             "additionalProperties": False,
         }
-        function = {"name": NAME, "description": f"{ABOUT}. {kept}", "parameters": parameters}
+        function: dict[str, Json] = {"name": NAME, "description": f"{ABOUT}. {kept}", "parameters": parameters}
         self.schema: Mapping[str, Json] = {"type": "function", "function": function}
 
     @property

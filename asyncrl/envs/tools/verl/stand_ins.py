@@ -66,8 +66,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if name not in STAND_INS:
             there = ", ".join(module for module, held in STAND_INS.items() if held)
             raise NotAStandIn(
-                f"it imports {name}, and verl is not installed. Without verl there are: {there}. Install verl beside "
-                "asyncrl, or write the tool without that import",
+                f"it imports {name}, and verl is not installed. Without verl there are: {there}",
                 name=name,
             )
         return importlib.machinery.ModuleSpec(name, self, is_package=any(s.startswith(f"{name}.") for s in STAND_INS))
@@ -83,9 +82,7 @@ class _StandIn(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise NotAStandIn(
-            f"{self.__name__} without verl has no {name}. Install verl beside asyncrl", name=self.__name__
-        )
+        raise NotAStandIn(f"{self.__name__} has no {name} while verl is not installed", name=self.__name__)
 
 
 @contextmanager
@@ -111,10 +108,11 @@ def late_imports(module: ModuleType) -> list[int]:
     except (OSError, TypeError, SyntaxError):  # no source: nothing can be said
         return []
     functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    return sorted({inner.lineno for node in functions for inner in ast.walk(node) if _imports_verl(inner)})
+    inside = (inner for node in functions for inner in ast.walk(node) if isinstance(inner, ast.Import | ast.ImportFrom))
+    return sorted({node.lineno for node in inside if _imports_verl(node)})
 
 
-def _imports_verl(node: ast.AST) -> bool:
-    if isinstance(node, ast.ImportFrom):
-        return node.level == 0 and (node.module or "").partition(".")[0] == "verl"
-    return isinstance(node, ast.Import) and any(alias.name.partition(".")[0] == "verl" for alias in node.names)
+def _imports_verl(node: ast.Import | ast.ImportFrom) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    is_relative = isinstance(node, ast.ImportFrom) and node.level > 0
+    return not is_relative and any(name.partition(".")[0] == "verl" for name in names)

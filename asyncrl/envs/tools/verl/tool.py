@@ -4,7 +4,7 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from asyncrl.envs.tools.base import ToolAnswer
 from asyncrl.envs.tools.verl.agent_data import AgentDataTable
 from asyncrl.envs.tools.verl.base_tool import BaseTool
 from asyncrl.envs.tools.verl.config_file import ClassEntry
-from asyncrl.envs.tools.verl.stand_ins import late_imports, stand_ins
+from asyncrl.envs.tools.verl.stand_ins import NotAStandIn, late_imports, stand_ins
 from asyncrl.envs.user_code import load_named
 from asyncrl.errors import ConfigError
 
@@ -87,7 +87,15 @@ def load_class(entry: ClassEntry, table: AgentDataTable, folder: Path) -> VerlTo
     key = f"{entry.place}.class_name"
     put_on_path(module, (Path.cwd(), folder))
     with stand_ins():
-        cls = load_named(key, f"{module}:{attribute}")
+        try:
+            cls = load_named(key, f"{module}:{attribute}")
+        except ConfigError as error:
+            if isinstance(error.__cause__, NotAStandIn):
+                raise ConfigError(
+                    f"{key} = {entry.class_name}: {error.__cause__}. Install verl beside asyncrl, or write the tool "
+                    "without that import."
+                ) from error.__cause__
+            raise
         if not inspect.isclass(cls) or not all(callable(getattr(cls, method, None)) for method in METHODS):
             raise ConfigError(f"{key} = {entry.class_name} is no class with the methods {', '.join(METHODS)}.")
         if issubclass(cls, BaseTool) and (lines := late_imports(sys.modules[cls.__module__])):
@@ -96,7 +104,8 @@ def load_class(entry: ClassEntry, table: AgentDataTable, folder: Path) -> VerlTo
                 "function, and verl is not installed when that runs. Move the import to the top of the file."
             )
         try:
-            return VerlTool(cls(config=dict(entry.config), tool_schema=entry.schema), table)
+            make: Callable[..., object] = cls
+            return VerlTool(make(config=dict(entry.config), tool_schema=entry.schema), table)
         except Exception as error:  # anybody's code
             raise ConfigError(f"{key} = {entry.class_name} cannot be made: {type(error).__name__}: {error}") from error
 
