@@ -34,6 +34,12 @@ CALLS: Mapping[str, tuple[str, str, int]] = {
         "</s>",
         2,
     ),
+    "gpt_oss": (
+        "<|channel|>analysis<|message|>The tool knows.<|end|><|start|>assistant<|channel|>commentary "
+        'to=functions.calc json<|message|>{"expr": "4*5"}',
+        "<|call|>",
+        1,
+    ),
 }
 
 

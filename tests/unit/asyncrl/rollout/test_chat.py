@@ -131,6 +131,41 @@ def test_a_turn_that_the_template_does_not_know_is_refused(models: dict[str, Pat
         chat.continuation([])
 
 
+def test_a_model_with_a_template_of_its_own_for_tools_is_continued_with_that_one(tmp_path: Path) -> None:
+    path = make_model_dir(tmp_path, "chatml")
+    config = json.loads((path / "tokenizer_config.json").read_text())
+    templates = {"default": FAMILIES["gemma"][0], "tool_use": FAMILIES["chatml"][0]}
+    config["chat_template"] = [{"name": name, "template": template} for name, template in templates.items()]
+    (path / "tokenizer_config.json").write_text(json.dumps({**config, "bos_token": "<|endoftext|>"}))
+    chat = ChatTemplate.from_model_dir(path)
+    with pytest.raises(TemplateRefused, match="must alternate"):
+        chat.continuation([TOOL])
+    plain = ChatTemplate.from_model_dir(make_model_dir(tmp_path / "plain", "chatml"))
+    schema: dict[str, Json] = {"type": "function", "function": {"name": "calc", "parameters": {}}}
+    assert chat.continuation([TOOL], tools=[schema]) == plain.continuation([TOOL])
+
+
+def test_a_tools_answer_in_a_template_that_looks_for_its_call_follows_the_call(models: dict[str, Path]) -> None:
+    """gpt_oss: also of an answer that was cut, and of several."""
+    chat = ChatTemplate.from_model_dir(models["gpt_oss"])
+    call, message = chat.encode("<|call|>")[0], chat.encode("hm")[-1]
+    appended = chat.continuation([{**TOOL, "tool_call_id": "c00010000"}], call)
+    text = PreTrainedTokenizerFast.from_pretrained(models["gpt_oss"]).decode(appended)
+    answer = '<|start|>functions.calc to=assistant<|channel|>commentary<|message|>"20"<|end|>'
+    assert text == f"{answer}<|start|>assistant"
+    assert chat.continuation([TOOL], message) == [call, *appended]
+    assert chat.continuation([TOOL, TOOL], call) == [*chat.encode(answer), *appended]
+
+
+def test_a_prompt_that_opens_a_thought_says_so(models: dict[str, Path], tmp_path: Path) -> None:
+    assert not ChatTemplate.from_model_dir(models["chatml"]).opens_thought
+    assert not ChatTemplate.from_model_dir(models["chatml"], {"enable_thinking": False}).opens_thought
+    path = make_model_dir(tmp_path, "gemma")
+    with (path / "chat_template.jinja").open("a") as file:
+        file.write("{% if add_generation_prompt %}<think>\n{% endif %}")
+    assert ChatTemplate.from_model_dir(path).opens_thought
+
+
 def test_a_template_that_hides_answers_cannot_be_continued(models: dict[str, Path], tmp_path: Path) -> None:
     path = make_model_dir(tmp_path, "gemma")
     (path / "chat_template.jinja").write_text("{{ messages[0].content }}")

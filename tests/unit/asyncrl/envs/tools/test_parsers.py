@@ -33,6 +33,9 @@ WRITTEN = {
     "pythonic": lambda name, arguments: (
         f"[{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})]"
     ),
+    "harmony": lambda name, arguments: (
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{json.dumps(arguments)}<|call|>"
+    ),
 }
 """How a model writes one call in each form."""
 
@@ -82,6 +85,8 @@ MANY = {
     "llama3_json": '<|python_tag|>{"name": "a", "parameters": {}}; {"name": "b", "arguments": {}}',
     "mistral": "[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[CALL_ID]123456789[ARGS]{}",
     "pythonic": "<|python_start|>[a(), b()]<|python_end|>",
+    "harmony": "<|channel|>analysis<|message|>to=functions. is how<|end|><|start|>assistant to=functions.a<|channel|>"
+    "commentary json<|message|>{}<|call|><|start|>assistant<|channel|>commentary to=functions.b<|message|>{}",
 }
 
 
@@ -121,6 +126,9 @@ BROKEN = [
     ("mistral", "[TOOL_CALLS]a[ARGS]{'x': 1}[TOOL_CALLS]b{}", ["malformed", "b"]),
     ("mistral", '[TOOL_CALLS]a[ARGS]{"x": ', ["unclosed"]),
     ("mistral", "[TOOL_CALLS] I would rather not", ["malformed"]),
+    ("harmony", 'to=functions.a<|message|>{"x": ', ["unclosed"]),
+    ("harmony", "to=functions.a<|message|>x<|call|>to=functions.b<|message|>{}", ["malformed", "b"]),
+    ("harmony", "to=functions.a<|message|>[1]<|call|>", ["arguments not an object"]),
     ("pythonic", "[a(x=1), b(", ["unclosed"]),
     ("pythonic", "[a(1)]", ["malformed"]),
     ("pythonic", "[a(**{'x': 1})]", ["malformed"]),
@@ -226,7 +234,8 @@ def test_text_and_calls_come_as_soon_as_they_are_certain() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "parser"), [("chatml", "hermes"), ("llama3", "llama3_json"), ("gemma", "hermes"), ("starter", "hermes")]
+    ("family", "parser"),
+    [("chatml", "hermes"), ("llama3", "llama3_json"), ("starter", "hermes"), ("gpt_oss", "harmony")],
 )
 def test_auto_takes_the_form_that_a_template_shows(family: str, parser: str) -> None:
     name, found = find_parser("auto", FAMILIES[family][0])
@@ -239,7 +248,7 @@ def test_auto_takes_the_form_that_a_template_shows(family: str, parser: str) -> 
     [
         ("<tool_call>\n[TOOL_CALLS]", "several forms (hermes, mistral)"),
         ("<tool_call>\n<function=", "a form that is not known"),
-        ("to=functions.x", "a form that is not known"),
+        ("<tool_call>\n<arg_key>", "a form that is not known"),
     ],
 )
 def test_auto_refuses_a_template_that_leaves_the_form_open(template: str, told: str) -> None:
