@@ -158,7 +158,7 @@ def doubling(first_s: float, longest_s: float) -> Iterator[float]:
         first_s = min(2 * first_s, longest_s)
 
 
-async def pause(name: str, pause_s: float) -> None:
+async def pause(name: str, pause_s: float, why: Callable[[], str] = lambda: "") -> None:
     """Do nothing for `pause_s` seconds, counted under `name`: a back-off or the beat of a heartbeat."""
-    with timed(name):
+    with timed(name, why):
         await asyncio.sleep(pause_s)

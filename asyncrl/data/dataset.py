@@ -3,6 +3,7 @@
 Opening it reads every row once, to count and refuse; what stays in memory is one integer a row and each file's index.
 """
 
+import json
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -98,7 +99,9 @@ def open_dataset(files: Sequence[Path], config: DataConfig, template: Renders | 
         DataError: a file cannot be used, or no row is left; all files' problems are in one message.
     """
     if not files:
-        raise DataError("no data files. Set data.train_files (and data.val_files) to .parquet or .jsonl files.")
+        raise DataError(
+            "no data files. Set data.train_files or data.sources (and data.val_files) to .parquet or .jsonl files."
+        )
     scan = Scan(config, template)
     for path in files:
         scan.add(Path(path))
@@ -113,6 +116,7 @@ def open_dataset(files: Sequence[Path], config: DataConfig, template: Renders | 
         "truncation": config.truncation,
         "filter_overlong_prompts": config.filter_overlong_prompts,
         "max_prompt_tokens": config.max_prompt_tokens,
+        **_order_settings(config),
         "template": template.fingerprint if template is not None and config.filter_overlong_prompts else "",
     }
     return Dataset(
@@ -123,6 +127,16 @@ def open_dataset(files: Sequence[Path], config: DataConfig, template: Renders | 
         fingerprint=fingerprint(map(Path, files), **settings),
         report=report,
     )
+
+
+def _order_settings(config: DataConfig) -> dict[str, str]:
+    """What else says which prompt comes next; absent where it is the default, so that older runs keep their name."""
+    weights = [[len(source.files), source.weight] for source in config.sources]
+    policy = config.curriculum.policy
+    return {
+        **({"weights": json.dumps(weights)} if weights else {}),
+        **({"curriculum": policy} if policy != "none" else {}),
+    }
 
 
 class Scan:

@@ -42,7 +42,7 @@ def check_data(config: Config) -> Iterator[Finding]:
             template = ChatTemplate.from_model_dir(config.model.path)
         except DataError:
             template = None  # said by the check of the model; rows are then read without counting tokens
-    for name, files in (("training data", config.data.train_files), ("held-out data", config.data.val_files)):
+    for name, files in (("training data", config.data.training_files), ("held-out data", config.data.val_files)):
         missing = [str(path) for path in files if not path.exists()]
         if not files and name == "held-out data":
             yield Finding(name, True, "none: nothing will be evaluated", "Set data.val_files to see held-out scores.")

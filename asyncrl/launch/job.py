@@ -120,8 +120,9 @@ def _require_absolute(config: Config) -> None:
 def _paths(config: Config) -> Iterator[tuple[str, Path]]:
     yield "run.dir", config.run.directory
     yield "model.path", config.model.path
-    for key in ("train_files", "val_files"):
-        yield from ((f"data.{key}", path) for path in getattr(config.data, key))
+    training = "data.sources" if config.data.sources else "data.train_files"
+    yield from ((training, path) for path in config.data.training_files)
+    yield from (("data.val_files", path) for path in config.data.val_files)
     if config.rollout.reward.file is not None:
         yield "rollout.reward.file", config.rollout.reward.file
     for teacher in config.teachers:

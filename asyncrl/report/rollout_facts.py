@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.report.answer_lengths import AnswerLengths
+from asyncrl.report.scorers import ByScorer, ScorerCalls, from_fact
 from asyncrl.report.speeds import Speeds
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ ENDED = "ended_lengths"
 """In a worker's report: JSON of `by_source_json`."""
 SPEEDS = "speeds"
 """In a worker's report: JSON of its `Speeds`."""
+SCORERS = "scorers"
+"""In a worker's report: JSON of its calls by scorer."""
 
 BySource = Mapping[str, AnswerLengths]
 """Data source -> lengths of the answers of groups that ended with their worker."""
@@ -29,11 +32,12 @@ BySource = Mapping[str, AnswerLengths]
 
 @dataclass(frozen=True)
 class RolloutFacts:
-    """Seconds by wait, lengths by data source, and speeds; over all workers and hosts."""
+    """Seconds by wait, lengths by data source, speeds, and calls by scorer; over all workers and hosts."""
 
     waits_s: Mapping[str, float] = field(default_factory=dict)
     ended: BySource = field(default_factory=dict)
     speeds: Speeds = field(default_factory=Speeds)
+    scorers: ByScorer = field(default_factory=dict)
 
 
 def by_source_json(ended: BySource) -> str:
@@ -45,7 +49,7 @@ def of_reports(reports: Mapping[str, Mapping[str, float | str]]) -> RolloutFacts
     """The sums over all sources of reports."""
     spent: dict[str, float] = defaultdict(float)
     ended: dict[str, AnswerLengths] = defaultdict(AnswerLengths)
-    speeds = Speeds()
+    speeds, scorers = Speeds(), defaultdict[str, ScorerCalls](ScorerCalls)
     for reporter, facts in reports.items():
         for name, value in facts.items():
             if name.startswith(WAIT) and not isinstance(value, str):
@@ -55,13 +59,16 @@ def of_reports(reports: Mapping[str, Mapping[str, float | str]]) -> RolloutFacts
             found = _lengths(json.loads(str(facts.get(ENDED) or "{}")))
             text = facts.get(SPEEDS)
             own = Speeds.from_json(json.loads(str(text))) if text else Speeds()
+            calls = from_fact(str(facts.get(SCORERS) or "{}"))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("lengths and speeds of %s are left out: %s: %s", reporter, type(error).__name__, error)
+            log.warning("lengths, speeds and scorers of %s are left out: %s: %s", reporter, type(error).__name__, error)
             continue
         speeds.merge(own)
+        for name, one in calls.items():
+            scorers[name].merge(one)
         for source, lengths in found.items():
             ended[source].merge(lengths)
-    return RolloutFacts(dict(spent), dict(ended), speeds)
+    return RolloutFacts(dict(spent), dict(ended), speeds, dict(scorers))
 
 
 def write(run_dir: Path, facts: RolloutFacts) -> None:
@@ -69,7 +76,8 @@ def write(run_dir: Path, facts: RolloutFacts) -> None:
     path = _path(run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     ended = {source: lengths.to_json() for source, lengths in facts.ended.items()}
-    data = {"waits_s": facts.waits_s, "ended": ended, "speeds": facts.speeds.to_json()}
+    scorers = {name: calls.to_json() for name, calls in facts.scorers.items()}
+    data = {"waits_s": facts.waits_s, "ended": ended, "speeds": facts.speeds.to_json(), "scorers": scorers}
     path.write_text(json.dumps(data, indent=2) + "\n")
 
 
@@ -82,7 +90,8 @@ def read(run_dir: Path) -> RolloutFacts:
         facts = json.loads(path.read_text())
         waits_s = {str(name): float(seconds) for name, seconds in facts["waits_s"].items()}
         speeds = Speeds.from_json(facts["speeds"]) if "speeds" in facts else Speeds()
-        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})), speeds)
+        scorers = {str(name): ScorerCalls.from_json(calls) for name, calls in facts.get("scorers", {}).items()}
+        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})), speeds, scorers)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s is left out of the summary: %s: %s", path, type(error).__name__, error)
         return RolloutFacts()

@@ -46,6 +46,7 @@ class GroupSettings:
         cut_timeout_s: seconds that servers get to give back what they have of a group that is halted.
         filters_zero_variance: whether a group whose rewards are all equal is not handed in; its place is given back, so
             that another prompt is played.
+        pass_reward: smallest reward that counts as passed, where prompts are drawn by results.
     """
 
     renew_every_s: float
@@ -53,15 +54,14 @@ class GroupSettings:
     parks_when_given_back: bool = True
     cut_timeout_s: float = 5.0
     filters_zero_variance: bool = False
+    pass_reward: float | None = None
 
 
 class GroupPlayer:
     """Plays groups; the episodes of all of them share the slots. `counts` has what became of them, by name, and
     `lengths` those of their answers that came to no batch."""
 
-    def __init__(
-        self, player: Player, slots: Slots, settings: GroupSettings, teachers: Teachers | None = None
-    ) -> None:
+    def __init__(self, player: Player, slots: Slots, settings: GroupSettings, teachers: Teachers | None = None) -> None:
         self._player, self._slots, self._settings = player, slots, settings
         self._teachers = teachers or Teachers(())
         self._halted = asyncio.Event()
@@ -181,10 +181,10 @@ class GroupPlayer:
             attempt=work.claim.attempt,
             data_source=work.row.data_source,
             trajectories=trajectories,
-            extra_info={"index": work.row.index},
+            extra_info={"index": work.row.index, **_drawn(work)},
         )
         filtered = self._why_filtered(work, trajectories)
-        put = partial(work.ledger.put, work.claim, group, filtered=filtered)
+        put = partial(work.ledger.put, work.claim, group, filtered=filtered, pass_reward=self._settings.pass_reward)
         putting = asyncio.ensure_future(waits.in_thread(put))
         work.remains.is_handed_in = True
         try:
@@ -219,6 +219,12 @@ class GroupPlayer:
             )
         except Fenced:
             return "fenced"
+
+
+def _drawn(work: Work) -> dict[str, object]:
+    """Why this prompt was played, for people who read the group."""
+    draw = work.claim.draw
+    return {} if draw is None else {"position": draw.position, "drawn_because": draw.reason}
 
 
 def _why_not(

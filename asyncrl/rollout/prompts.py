@@ -1,7 +1,22 @@
 """Which prompt an ordinal stands for: pure arithmetic, so that a restart neither skips nor repeats one."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
+from asyncrl.data.shares import cycle_of
+
 _MASK = (1 << 64) - 1
 _ROUNDS = 6
+
+
+class Order(Protocol):
+    """Ordinal to row. In PromptOrder, MixedOrder."""
+
+    seed: int
+
+    def index(self, ordinal: int) -> int:
+        """The row of an ordinal, 0 or more."""
+        ...
 
 
 class PromptOrder:
@@ -30,7 +45,7 @@ class PromptOrder:
         epoch, position = divmod(ordinal, self.size)
         if not self.shuffle:
             return position
-        key = _mix(_mix(self.seed & _MASK) ^ epoch)
+        key = mix(mix(self.seed & _MASK) ^ epoch)
         while True:
             position = self._permuted(position, key)
             if position < self.size:  # at most four tries on average: the domain is below four times the size
@@ -39,11 +54,51 @@ class PromptOrder:
     def _permuted(self, value: int, key: int) -> int:
         left, right = value >> self._half_bits, value & self._half_mask
         for number in range(_ROUNDS):
-            left, right = right, left ^ (_mix(key ^ (number << 56) ^ right) & self._half_mask)
+            left, right = right, left ^ (mix(key ^ (number << 56) ^ right) & self._half_mask)
         return left << self._half_bits | right
 
 
-def _mix(value: int) -> int:
+class MixedOrder:
+    """Ordinal to row, for sources that lie one after the other in a data set and have weights.
+
+    Which source an ordinal is of repeats in cycles, in which each has exactly its share, spread evenly (see
+    `data.shares`); the n-th ordinal of a source is the n-th of its own PromptOrder. One cycle is kept as a table.
+
+    Args:
+        sizes: rows of each source, 1 or more.
+        weights: > 0, one a source.
+    Raises:
+        DataError: the weights have no cycle of a reasonable length.
+    """
+
+    def __init__(self, sizes: Sequence[int], weights: Sequence[float], seed: int, shuffle: bool) -> None:
+        self.seed = seed
+        self.cycle = cycle_of(weights)
+        """The source of each ordinal of a cycle."""
+        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        # Sources of one size must not be drawn in the same order.
+        self._orders = [PromptOrder(size, mix(seed & _MASK) ^ mix(i), shuffle) for i, size in enumerate(sizes)]
+        self._share = [self.cycle.count(source) for source in range(len(sizes))]
+        self._before: list[int] = []
+        seen = [0] * len(sizes)
+        for source in self.cycle:
+            self._before.append(seen[source])
+            seen[source] += 1
+
+    def source(self, ordinal: int) -> int:
+        """Which source an ordinal is of."""
+        return self.cycle[ordinal % len(self.cycle)]
+
+    def index(self, ordinal: int) -> int:
+        """The row of an ordinal, counted over all sources."""
+        if ordinal < 0:
+            raise ValueError(f"ordinals start at 0, not {ordinal}")
+        cycles, place = divmod(ordinal, len(self.cycle))
+        source = self.cycle[place]
+        return self._starts[source] + self._orders[source].index(cycles * self._share[source] + self._before[place])
+
+
+def mix(value: int) -> int:
     """splitmix64: one 64-bit integer into another that looks unrelated. Source: Steele et al., OOPSLA 2014."""
     value = (value + 0x9E3779B97F4A7C15) & _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

@@ -6,12 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from asyncrl.config.data import CurriculumConfig
 from asyncrl.data.rows import PromptRow
-from asyncrl.rollout.prompts import PromptOrder
+from asyncrl.rollout.curriculum import Curriculum
+from asyncrl.rollout.prompts import Order
 from asyncrl.rollout.seeds import Stream
 from asyncrl.rollout.work import Work
-from buffer import ReplayBuffer
+from buffer import Draw, ReplayBuffer
 from buffer.answers import Claim, NotAdmitted
+
+MOST_OFFERS = 8
+"""Times that draws are offered anew because others were faster, before the worker waits its turn like any that is not
+admitted."""
+DRAW = "draw"  # the ledger's reason
 
 
 class Rows(Protocol):
@@ -28,16 +35,18 @@ class Prompts:
     Attributes:
         group_size: sampled ones.
         with_baseline: and one that is played greedily.
+        curriculum: draws by results; None: the ordinal alone says the row.
     """
 
     rows: Rows
-    order: PromptOrder
+    order: Order
     group_size: int
     with_baseline: bool = False
+    curriculum: CurriculumConfig | None = None
 
-    def row(self, ordinal: int) -> PromptRow:
-        """The row of an ordinal. Reads a file: blocks."""
-        return self.rows[self.order.index(ordinal)]
+    def row(self, ordinal: int, draw: Draw | None = None) -> PromptRow:
+        """The row of an ordinal, or of its draw if it has one. Reads a file: blocks."""
+        return self.rows[self.order.index(ordinal) if draw is None else draw.prompt]
 
 
 class Stopped:
@@ -77,6 +86,9 @@ class Reservations:
         self._train, self._held_out, self._stopping = train, held_out, stopping
         self._sweep_every_s, self._swept = sweep_every_s, float("-inf")
         self._hints = buffer.hints("room")
+        self._curriculum: Curriculum | None = None
+        if train.curriculum is not None:
+            self._curriculum = Curriculum(train.curriculum, train.order, buffer.pass_rates)
         self._lock = threading.Lock()
         self._held: dict[str, Work] = {}
         self._closed = False
@@ -113,7 +125,7 @@ class Reservations:
             work = self._work(evaluation, evaluation.reserve(self._worker), self._held_out, "eval")
             if work is not None:
                 return work
-        answer = self._buffer.reserve(self._worker)
+        answer = self._reserve()
         work = self._work(self._buffer, answer, self._train, "train")
         if work is not None:
             self.refusal = None
@@ -127,6 +139,19 @@ class Reservations:
             if evaluation is not None:
                 evaluation.sweep()
         return None
+
+    def _reserve(self) -> Claim | NotAdmitted:
+        if (curriculum := self._curriculum) is None:
+            return self._buffer.reserve(self._worker)
+        for _ in range(MOST_OFFERS):
+            answer = self._buffer.reserve(self._worker, curriculum.offers())
+            if isinstance(answer, Claim):
+                curriculum.passed(0 if answer.draw is None else answer.draw.position + 1)
+                break
+            if answer.reason != DRAW:
+                break
+            curriculum.passed(answer.next_position)
+        return answer
 
     def _has_room(self, evaluation: ReplayBuffer, prompts: Prompts) -> bool:
         """Without a server of its own an evaluation has all slots: the trainer waits for it."""
@@ -147,7 +172,7 @@ class Reservations:
         if isinstance(answer, NotAdmitted):
             return None
         try:
-            row = prompts.row(answer.ordinal)
+            row = prompts.row(answer.ordinal, answer.draw)
         except BaseException:
             ledger.abandon(answer)  # the file is the matter, not the prompt
             raise

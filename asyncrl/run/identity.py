@@ -6,7 +6,9 @@ from asyncrl.config import Config, RewardConfig
 from asyncrl.data import Dataset, open_dataset
 from asyncrl.envs.lookup import scores_itself
 from asyncrl.envs.rewards import check_sources
+from asyncrl.envs.rewards.routes import route_of, routes_of
 from asyncrl.rollout.chat import ChatTemplate
+from asyncrl.rollout.prompts import MixedOrder, Order, PromptOrder
 from buffer import RunRecord
 
 SCHEMA = 1
@@ -21,7 +23,7 @@ def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset |
         RewardError: a data_source has no reward: no server, no reward file, no rule of the table. An environment that
             scores its episodes itself needs none; your own is asked by the rollout workers, which load it.
     """
-    train = open_dataset(config.data.train_files, config.data, chat)
+    train = open_dataset(config.data.training_files, config.data, chat)
     held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
     if scores_itself(config.rollout.environment) is False:
         check_rewards(config, train, held_out)
@@ -34,12 +36,24 @@ def check_rewards(config: Config, *datasets: Dataset | None) -> None:
         check_sources(_from_table(config.rollout.reward, dataset.report.data_sources))
 
 
+def prompt_order(config: Config, train: Dataset) -> Order:
+    """Which training prompt an ordinal, or a position of a curriculum, stands for.
+
+    Raises:
+        DataError: the weights of data.sources have no cycle of a reasonable length.
+    """
+    data, seed = config.data, config.run.seed
+    if not data.sources:
+        return PromptOrder(len(train), seed, data.shuffle)
+    rows = iter(file.num_usable for file in train.report.files)
+    sizes = [sum(next(rows) for _ in source.files) for source in data.sources]
+    return MixedOrder(sizes, [source.weight for source in data.sources], seed, data.shuffle)
+
+
 def _from_table(reward: RewardConfig, data_sources: Iterable[str]) -> list[str]:
-    """The data sources that nothing else scores."""
-    if reward.file is not None or any(not server.data_sources for server in reward.servers):
-        return []
-    elsewhere = {source for server in reward.servers for source in server.data_sources}
-    return [source for source in data_sources if source not in elsewhere]
+    """The data sources that a rule of the table is needed for."""
+    routes = routes_of(reward)
+    return [source for source in data_sources if route_of(routes, source).asks_table]
 
 
 def run_record(config: Config, train: Dataset, chat: ChatTemplate) -> RunRecord:

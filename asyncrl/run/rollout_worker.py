@@ -7,6 +7,8 @@ import os
 from asyncrl.config import Config
 from asyncrl.config.dynamic_sampling import filters_zero_variance
 from asyncrl.inference.board import LogBoard
+from asyncrl.report.rollout_facts import SCORERS
+from asyncrl.report.scorers import as_fact
 from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.worker import Worker, WorkerSettings
 from asyncrl.run.connections import URL, open_buffer, weights_url
@@ -39,6 +41,7 @@ async def _play(config: Config, name: str) -> None:
             train=parts.train,
             held_out=parts.held_out,
             settings=settings_of(config),
+            more_facts=lambda: {SCORERS: as_fact(parts.rewards.calls)},
         )
         try:
             await worker.run(stop, hurry)
@@ -60,6 +63,7 @@ def settings_of(config: Config) -> WorkerSettings:
             parks_when_given_back=partials.on_stop,
             cut_timeout_s=stop_s / 8,
             filters_zero_variance=filters_zero_variance(config.algorithm),
+            pass_reward=config.data.curriculum.pass_reward,
         ),
         # What is left after both is for giving back and leaving.
         stop_timeout_s=stop_s / 2,

@@ -4,16 +4,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from asyncrl.data.rows import PromptRow
 from asyncrl.envs.rewards import Reward, RewardPool
+from asyncrl.envs.rewards.guard import FailureLimit
 from asyncrl.errors import RewardError
 from tests.support.event_loop import in_event_loop
+from tests.support.reward_pools import function_pool, opened, row
 
 USER = """
 import asyncio, os, signal, subprocess, threading
@@ -63,18 +63,6 @@ def user_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def row(truth: str = "right", source: str = "mine", **info: str | int) -> PromptRow:
-    return PromptRow(0, source, ({"role": "user", "content": "q"},), truth, info)
-
-
-@asynccontextmanager
-async def opened(pool: RewardPool) -> AsyncIterator[RewardPool]:
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
 async def scores(pool: RewardPool, texts: Sequence[str]) -> list[Reward]:
     return list(await asyncio.gather(*(pool.score(row(), text) for text in texts)))
 
@@ -91,7 +79,7 @@ def alive(pid: int) -> bool:
 @in_event_loop
 async def test_every_failure_is_an_error_with_its_reason_and_never_a_zero(user_file: Path) -> None:
     """A function that raises (B118) or returns no number (B130, B131) has scored nothing."""
-    async with opened(RewardPool(1, timeout_s=20, user_file=user_file)) as pool:
+    async with opened(function_pool(1, 20, user_file)) as pool:
         found = await scores(pool, ["right", "wrong", "bug", "nan", "list", "exit", "crash", "right"])
     assert [reward.value for reward in found] == [1.0, 0.0, None, None, None, None, None, 1.0]
     errors = [reward.error or "" for reward in found]
@@ -106,7 +94,7 @@ async def test_every_failure_is_an_error_with_its_reason_and_never_a_zero(user_f
 @in_event_loop
 async def test_hanging_calls_are_killed_and_the_others_are_scored(user_file: Path) -> None:
     """A timeout ends the work, not only the wait for it, so that no worker stays occupied (B116); it is no 0 (B117)."""
-    async with opened(RewardPool(2, timeout_s=1, user_file=user_file)) as pool:
+    async with opened(function_pool(2, 1, user_file)) as pool:
         await scores(pool, ["right", "right"])  # start both processes: starting is not what is timed here
         start = time.monotonic()
         found = await scores(pool, ["hang", "hang", "hang", "right", "right", "right", "right"])
@@ -119,14 +107,14 @@ async def test_hanging_calls_are_killed_and_the_others_are_scored(user_file: Pat
 
 @in_event_loop
 async def test_a_call_that_holds_the_interpreter_lock_is_killed_too(user_file: Path) -> None:
-    async with opened(RewardPool(1, timeout_s=0.5, user_file=user_file)) as pool:
+    async with opened(function_pool(1, 0.5, user_file)) as pool:
         assert [reward.value for reward in await scores(pool, ["hold the lock", "right"])] == [None, 1.0]
 
 
 @in_event_loop
 async def test_what_a_hanging_function_started_dies_with_it(user_file: Path, tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    async with opened(RewardPool(1, timeout_s=1, user_file=user_file)) as pool:
+    async with opened(function_pool(1, 1, user_file)) as pool:
         reward = await pool.score(row(pid_file=str(pid_file)), "hang with child")
         assert reward.value is None
         assert not alive(int(pid_file.read_text()))
@@ -134,7 +122,7 @@ async def test_what_a_hanging_function_started_dies_with_it(user_file: Path, tmp
 
 @in_event_loop
 async def test_a_cancelled_call_takes_its_process_along_and_the_next_gets_its_own_answer(user_file: Path) -> None:
-    async with opened(RewardPool(1, timeout_s=60, user_file=user_file)) as pool:
+    async with opened(function_pool(1, 60, user_file)) as pool:
         first = (await pool.score(row(), "pid")).value
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
@@ -146,7 +134,7 @@ async def test_a_cancelled_call_takes_its_process_along_and_the_next_gets_its_ow
 
 @in_event_loop
 async def test_a_process_is_kept_for_the_next_call_and_unused_ones_never_start(user_file: Path) -> None:
-    async with opened(RewardPool(4, timeout_s=20, user_file=user_file)) as pool:
+    async with opened(function_pool(4, 20, user_file)) as pool:
         pids = {(await pool.score(row(), "pid")).value for _ in range(3)}
     assert len(pids) == 1
     pid = int(pids.pop() or 0)
@@ -157,10 +145,10 @@ async def test_a_process_is_kept_for_the_next_call_and_unused_ones_never_start(u
 
 @in_event_loop
 async def test_async_functions_and_parts_and_exact_integers_pass(user_file: Path) -> None:
-    async with opened(RewardPool(1, timeout_s=20, user_file=user_file, user_function="compute_async")) as pool:
+    async with opened(function_pool(1, 20, user_file, "compute_async")) as pool:
         await pool.start()
         assert await pool.score(row(), "right") == Reward(1.0, None, {"length": 5.0})
-    async with opened(RewardPool(1, timeout_s=20, user_file=user_file)) as pool:
+    async with opened(function_pool(1, 20, user_file)) as pool:
         assert (await pool.score(row(seed=2**64), "exact")).value == 1.0
 
 
@@ -174,7 +162,7 @@ async def test_async_functions_and_parts_and_exact_integers_pass(user_file: Path
             r"cannot be loaded: RuntimeError: no licence \(reward.py:1",
         ),
         ("x = 1", "compute_score", r"has no function 'compute_score'.*rollout\.reward\.function"),
-        (USER, "wrong_signature", "cannot be called with data_source"),
+        (USER, "wrong_signature", r"cannot be called with data_source, .* nor with data_sources, "),
     ],
 )
 def test_a_broken_user_file_is_refused_before_anything_is_scored(
@@ -185,7 +173,7 @@ def test_a_broken_user_file_is_refused_before_anything_is_scored(
         path.write_text(content)
 
     async def start() -> None:
-        async with opened(RewardPool(1, timeout_s=20, user_file=path, user_function=function)) as pool:
+        async with opened(function_pool(1, 20, path, function)) as pool:
             await pool.start()
 
     with pytest.raises(RewardError, match=words):
@@ -195,19 +183,19 @@ def test_a_broken_user_file_is_refused_before_anything_is_scored(
 @in_event_loop
 async def test_a_function_that_always_fails_stops_the_run_with_its_reason(user_file: Path) -> None:
     """A bug in it is no flat run of zeros (B118)."""
-    async with opened(RewardPool(1, timeout_s=20, user_file=user_file, give_up_after=5)) as pool:
+    async with opened(function_pool(1, 20, user_file, failures=FailureLimit(0.8, 5))) as pool:
         for _ in range(4):
             assert (await pool.score(row(), "bug")).value is None
         assert (await pool.score(row(), "right")).value == 1.0
         for _ in range(4):
             await pool.score(row(), "bug")
-        with pytest.raises(RewardError, match=r"5 rewards in a row failed.*KeyError: 'answer'"):
+        with pytest.raises(RewardError, match=r"scorer 'file' failed for 5 of its last 5 answers.*KeyError: 'answer'"):
             await pool.score(row(), "bug")
 
 
 @in_event_loop
 async def test_no_free_process_in_time_is_an_error_of_that_call(user_file: Path) -> None:
-    async with opened(RewardPool(1, timeout_s=5, user_file=user_file, queue_s=0.2)) as pool:
+    async with opened(function_pool(1, 5, user_file, queue_s=0.2)) as pool:
         await pool.start()
         hanging = asyncio.create_task(pool.score(row(), "hang"))
         await asyncio.wait([hanging], timeout=0.05)

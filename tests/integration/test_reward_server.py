@@ -8,8 +8,12 @@ import pytest
 
 from asyncrl.config.reward import RewardServerConfig
 from asyncrl.data.rows import PromptRow
-from asyncrl.envs.rewards import Reward, RewardPool, http
-from asyncrl.envs.rewards.http import MAX_BYTES, RewardServer
+from asyncrl.envs.rewards import Reward, RewardPool, endpoint, limits
+from asyncrl.envs.rewards.endpoint import MAX_BYTES
+from asyncrl.envs.rewards.guard import FailureLimit
+from asyncrl.envs.rewards.http import RewardServer
+from asyncrl.envs.rewards.processes import FunctionScorer
+from asyncrl.envs.rewards.routes import Route
 from asyncrl.errors import RewardError
 from tests.support.event_loop import in_event_loop
 from tests.support.reward_server import DROP, HANG, ScriptedServer, scripted_server
@@ -17,7 +21,7 @@ from tests.support.reward_server import DROP, HANG, ScriptedServer, scripted_ser
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(endpoint, "FIRST_PAUSE_S", 0.0)
 
 
 def row(source: str = "essays") -> PromptRow:
@@ -26,9 +30,14 @@ def row(source: str = "essays") -> PromptRow:
 
 @asynccontextmanager
 async def pool_of(server: ScriptedServer, timeout_s: float = 20.0, **settings: object) -> AsyncIterator[RewardPool]:
-    give_up_after = settings.pop("give_up_after", 64)
+    failures = settings.pop("failures", None)
     config = RewardServerConfig(url=server.url, data_sources=("essays",), **settings)  # type: ignore[arg-type]  # by name
-    pool = RewardPool(1, timeout_s, servers=[RewardServer(config, timeout_s)], give_up_after=give_up_after)  # type: ignore[arg-type]
+    scorers = RewardServer("server-1", config, timeout_s), FunctionScorer("table", 1, timeout_s)
+    pool = RewardPool(
+        scorers={scorer.name: scorer for scorer in scorers},
+        routes=[Route.to("server-1", config.data_sources), Route.to("table")],
+        failures=failures,  # type: ignore[arg-type]
+    )
     try:
         yield pool
     finally:
@@ -142,10 +151,10 @@ async def test_a_worker_has_only_so_many_requests_at_once_and_counts_how_they_we
 async def test_a_server_that_never_scores_ends_the_run_instead_of_masking_everything() -> None:
     """B118."""
     with scripted_server(*[(422, {})] * 4) as server:
-        async with pool_of(server, give_up_after=3) as pool:
+        async with pool_of(server, failures=FailureLimit(0.9, 3)) as pool:
             for _ in range(2):
                 await pool.score(row(), "answer")
-            with pytest.raises(RewardError, match="3 rewards in a row failed"):
+            with pytest.raises(RewardError, match="scorer 'server-1' failed for 3 of its last 3 answers"):
                 await pool.score(row(), "answer")
 
 
@@ -157,3 +166,52 @@ async def test_other_data_sources_keep_their_own_rewards() -> None:
             assert (await pool.score(row("arithmetic"), "7")).error is not None
             assert (await pool.score(PromptRow(0, "arithmetic", (), "7", {}), "7")).value == 1.0
     assert server.requests == []
+
+
+@in_event_loop
+async def test_a_password_in_the_address_is_sent_and_not_shown() -> None:
+    with scripted_server((200, b"{}"), (422, {}), (500, {})) as server:
+        server.url = server.url.replace("http://", "http://rater:secret@")
+        errors = []
+        async with pool_of(server, max_attempts=1) as pool:
+            for _ in range(3):
+                errors.append((await pool.score(row(), "x")).error or "")
+    assert [error.split(":")[0] for error in errors] == ["bad_reply", "refused", "unreachable"]
+    assert all(header["Authorization"].startswith("Basic ") for header in server.headers)
+    assert not any("secret" in error for error in errors), errors
+
+
+@in_event_loop
+async def test_a_server_that_says_when_to_come_back_is_not_asked_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def pause(name: str, pause_s: float) -> None:
+        waited.append(pause_s)
+
+    monkeypatch.setattr(endpoint, "pause", pause)
+    with scripted_server((429, {}), (429, {}), (429, {})) as server:
+        server.retry_after.extend(["7", "9999", "Wed, 21 Oct 2026 07:28:00 GMT"])
+        async with pool_of(server) as pool:
+            assert (await pool.score(row(), "answer")).value == 6.0
+    assert waited == [7.0, 60.0, 0.0]
+
+
+@in_event_loop
+async def test_no_more_requests_a_minute_than_the_limit_retries_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    now = [0.0]
+
+    async def pause(name: str, pause_s: float, why: object = None) -> None:
+        waited.append(pause_s)
+        now[0] += pause_s
+
+    monkeypatch.setattr(limits, "pause", pause)
+    with scripted_server((503, {})) as server:
+        config = RewardServerConfig(url=server.url, requests_per_minute=4)
+        scorer = RewardServer("rm", config, 20.0, share=0.5, clock=lambda: now[0])
+        try:
+            found = [await scorer.score(row(), "x" * n) for n in range(1, 4)]
+        finally:
+            await scorer.close()
+    assert [outcome.reward.value for outcome in found] == [1.0, 2.0, 3.0]
+    assert waited == [60.0], "four requests, two a minute for this worker"

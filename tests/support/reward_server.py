@@ -19,12 +19,17 @@ class ScriptedServer:
     url: where it listens.
     script: replies in order: a status with a body, DROP or HANG. Then it says the length of the answer.
     requests: the bodies it got.
+    paths, headers: of these requests.
+    retry_after: the header Retry-After of the replies, in order, as long as there are any.
     most_at_once: most requests that it had at the same time.
     """
 
     url: str = ""
     script: deque[object] = field(default_factory=deque)
     requests: list[dict[str, Any]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    retry_after: deque[str] = field(default_factory=deque)
     most_at_once: int = 0
     now: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -47,6 +52,9 @@ def scripted_server(*script: object) -> Iterator[ScriptedServer]:
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
+            with state.lock:
+                state.paths.append(self.path)
+                state.headers.append(dict(self.headers))
             reply = state.reply_to(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             try:
                 self._answer(reply)
@@ -64,6 +72,8 @@ def scripted_server(*script: object) -> Iterator[ScriptedServer]:
             status, body = reply
             data = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
+            if state.retry_after:
+                self.send_header("Retry-After", state.retry_after.popleft())
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -41,6 +41,6 @@ def check_sources(data_sources: Iterable[str]) -> None:
             hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
             raise RewardError(
                 f"no reward is known for data_source {source!r} (known: {', '.join(REWARDS)}).{hint} Change the "
-                "column, set rollout.reward.file to a Python file with your compute_score, or list a server that "
-                "scores it in rollout.reward.servers."
+                "column, set rollout.reward.file to a Python file with your compute_score, or list a server or "
+                "judge that scores it in rollout.reward.servers or judges."
             )

@@ -7,11 +7,10 @@ its size; `2x` in plain text is 2*x.
 
 import logging
 
+from asyncrl.data.boxes import has_box, last_box
 from asyncrl.data.values import Json
 from asyncrl.envs.rewards.exact_constants import numbers_agree
 from asyncrl.errors import RewardError
-
-_BOX = "\\boxed"
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra_info: object = None) -> float:
@@ -30,11 +29,11 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra
     gold = parse(_as_math(truth), parsing_timeout=None)
     if not gold:
         raise RewardError("math-verify cannot read the ground truth")
-    if _BOX in solution_str:
+    if has_box(solution_str):
         content = last_box(solution_str)
         if content is None or not content.strip():
             return 0.0
-        solution_str = f"{_BOX}{{{content}}}"
+        solution_str = f"\\boxed{{{content}}}"
     answer = parse(solution_str, parsing_timeout=None)
     if not answer or not verify(gold, answer, timeout_seconds=None, raise_on_error=True):
         return 0.0
@@ -46,21 +45,5 @@ def prepare() -> None:
     compute_score("math", "1", "1")
 
 
-def last_box(text: str) -> str | None:
-    """The content of the last box, or None if there is none or it is not closed."""
-    start = text.rfind(_BOX)
-    if start < 0:
-        return None
-    rest = text[start + len(_BOX) :].lstrip()
-    if not rest.startswith("{"):
-        return rest.split(maxsplit=1)[0] if rest else None  # \boxed 7
-    depth = 0
-    for i, char in enumerate(rest):
-        depth += (char == "{") - (char == "}")
-        if depth == 0:
-            return rest[1:i]
-    return None
-
-
 def _as_math(truth: str) -> str:
-    return truth if "$" in truth or _BOX in truth else f"${truth}$"
+    return truth if "$" in truth or has_box(truth) else f"${truth}$"

@@ -1,160 +1,158 @@
-"""Rewards for episodes: cheap rules at once, all others in a few processes, each call bounded in time.
+"""Rewards for episodes: each answer goes to the scorers of its data source, and comes back as one reward.
 
-consumes  a row and an answer, from an episode   waits for     a free process
-produces  a Reward, to that episode              unblocked by  the end, or the timeout, of another call
+consumes  a row and an answer, from an episode   waits for     its scorers, all at the same time
+produces  a Reward, to that episode              unblocked by  the slowest of them, or its timeout
+
+Scorers share nothing: one that hangs, crashes or is out of its limits keeps those alone who need it.
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from asyncrl.config.reward import RewardConfig
 from asyncrl.data.rows import PromptRow
-from asyncrl.data.values import Json
-from asyncrl.envs.rewards.compute_score import check_sources, compute_score
-from asyncrl.envs.rewards.failure import described
-from asyncrl.envs.rewards.http import RewardServer, server_of
-from asyncrl.envs.rewards.process import ProcessDiedEarly, RewardProcess
+from asyncrl.envs.rewards.guard import FailureGuard, FailureLimit
 from asyncrl.envs.rewards.result import Reward
-from asyncrl.envs.rewards.table import REWARDS
+from asyncrl.envs.rewards.scorer import Outcome, Scorer
 from asyncrl.errors import RewardError
-from asyncrl.waits import timed
+from asyncrl.report.scorers import ScorerCalls
 
-WAIT_NAME = "episode waits for a reward process"
+if TYPE_CHECKING:
+    from asyncrl.envs.rewards.routes import Route
+
+
+@dataclass
+class _Watched:
+    """A scorer with what is known of its calls."""
+
+    scorer: Scorer
+    guard: FailureGuard
+    calls: ScorerCalls = field(default_factory=ScorerCalls)
 
 
 class RewardPool:
     """Scores answers. A function that raises, hangs, crashes or returns no number costs one trajectory, never a 0.
 
-    Use within one event loop. `counts` has calls by outcome: scored, timeout, exception, died, queue_full,
-    and of reward servers unreachable, refused, bad_reply.
+    Use within one event loop.
     """
 
     def __init__(
         self,
-        workers: int,
-        timeout_s: float,
-        user_file: Path | None = None,
-        user_function: str = "compute_score",
+        workers: int = 2,
+        timeout_s: float = 30.0,
         *,
-        servers: Sequence[RewardServer] = (),
-        queue_s: float | None = None,
-        give_up_after: int = 64,
+        scorers: Mapping[str, Scorer] | None = None,
+        routes: "Sequence[Route] | None" = None,
+        failures: FailureLimit | None = None,
     ) -> None:
         """
         Args:
-            workers: processes at most; they start when they are needed.
-            timeout_s: seconds one call may take.
-            user_file: scores every row instead of the table by data source.
-            user_function: its function, with verl's arguments; may be async.
-            servers: score the rows of the data sources that they take, before anything else.
-            queue_s: seconds to wait for a free process; None: fifty calls that all time out.
-            give_up_after: failures without a success between them after which `score` raises: a function that always
-                fails would otherwise mask every trajectory, and the run would learn nothing without a word.
+            workers, timeout_s: of the rules by data source, where neither scorers nor routes are given.
+            scorers: by name.
+            routes: which of them score what; the last one takes any data source.
+            failures: when a scorer fails too often.
         """
-        self.timeout_s, self.user_file, self.user_function = timeout_s, user_file, user_function
-        self.counts: Counter[str] = Counter()
-        self._queue_s = 50 * timeout_s if queue_s is None else queue_s
-        self._give_up_after, self._servers = give_up_after, servers
-        self._failures_in_a_row = 0
+        # httpx takes a third of a second to import, and every scoring process imports this file.
+        from asyncrl.envs.rewards.routes import routes_of, scorers_of
+
+        plain = RewardConfig(workers=workers, timeout_s=float(timeout_s))
+        limit = failures or FailureLimit()
+        self._routes = list(routes_of(plain) if routes is None else routes)
+        found = scorers_of(plain, 1.0) if scorers is None else scorers
+        self._scorers = {name: _Watched(scorer, FailureGuard(name, limit)) for name, scorer in found.items()}
         self._closed = False
-        self._processes = [RewardProcess(user_file, user_function) for _ in range(workers)]
-        # Last in, first out: a process that is warm stays warm, the others never start.
-        self._idle: asyncio.LifoQueue[RewardProcess] = asyncio.LifoQueue(maxsize=workers)
-        for process in self._processes:
-            self._idle.put_nowait(process)
+
+    @classmethod
+    def of(cls, config: RewardConfig, *, num_workers: int = 1) -> "RewardPool":
+        """The rewards of a run.
+
+        Args:
+            config: the rewards of the run.
+            num_workers: workers that share the limits per minute.
+        Raises:
+            RewardError: a judge's key is not in the environment.
+        """
+        from asyncrl.envs.rewards.routes import routes_of, scorers_of
+
+        return cls(
+            scorers=scorers_of(config, 1 / num_workers),
+            routes=routes_of(config),
+            failures=FailureLimit(config.max_failure_share, config.failure_window),
+        )
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Calls by how they went, of all scorers together."""
+        return sum((Counter(watched.calls.outcomes) for watched in self._scorers.values()), Counter())
+
+    @property
+    def calls(self) -> dict[str, ScorerCalls]:
+        """What is known of the calls of each scorer, by name."""
+        return {name: watched.calls for name, watched in self._scorers.items()}
 
     async def start(self) -> None:
-        """Load the user's file in one process, so that a broken one is refused before anything is generated.
+        """Make every scorer ready, so that a broken one is refused before anything is generated.
 
         Raises:
-            RewardError: it cannot be loaded, or has no function with the documented arguments.
+            RewardError: a user's file cannot be loaded, or has no function with the documented arguments.
         """
-        if self.user_file is not None:
-            process = await self._idle.get()
-            try:
-                await process.start()
-            finally:
-                self._idle.put_nowait(process)
+        for watched in self._scorers.values():
+            await watched.scorer.start()
 
     async def score(self, row: PromptRow, text: str) -> Reward:
         """Score the text of an answer to a row's prompt.
 
         Raises:
-            RewardError: no rule for the row's data source, a user's file that cannot be loaded, or too many failures in
-                a row; all are the configuration's fault and would hit every row.
+            RewardError: no rule for the row's data source, a user's file that cannot be loaded, or a scorer that fails
+                too often; all would hit every row.
         """
         if self._closed:
             raise RewardError("the reward pool is closed")
-        if (server := server_of(self._servers, row.data_source)) is not None:
-            return self._counted(await server.score(row, text))
-        if self.user_file is None:
-            check_sources([row.data_source])
-            if REWARDS[row.data_source].inline:
-                return self._counted(_inline(row, text))
-        return self._counted(await self._in_process(row, text))
+        route = next(route for route in self._routes if route.takes(row.data_source))
+        found = await asyncio.gather(*(self._ask(name, row, text) for name, _ in route.scorers), return_exceptions=True)
+        for outcome in found:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        rewards = [outcome.reward for outcome in found if isinstance(outcome, Outcome)]
+        return weighted(route, rewards) if route.is_sum else rewards[0]
 
     def close(self) -> None:
         """End all processes at once. Calls in flight fail; later ones are refused."""
         self._closed = True
-        for process in self._processes:
-            process.kill()
+        for watched in self._scorers.values():
+            watched.scorer.kill()
 
     async def close_connections(self) -> None:
-        """Close those to reward servers."""
-        for server in self._servers:
-            await server.close()
+        """Close those to servers, and wait for what was killed."""
+        for watched in self._scorers.values():
+            await watched.scorer.close()
 
-    async def _in_process(self, row: PromptRow, text: str) -> tuple[str, Reward]:
-        job: dict[str, Json] = {
-            "data_source": row.data_source,
-            "solution_str": text,
-            "ground_truth": row.ground_truth,
-            "extra_info": dict(row.extra_info),
-        }
-        try:
-            with timed(
-                WAIT_NAME, lambda: f"{len(self._processes)} processes, all busy for up to {self.timeout_s} s each"
-            ):
-                async with asyncio.timeout(self._queue_s):
-                    process = await self._idle.get()
-        except TimeoutError:
-            return "queue_full", Reward(None, f"no reward process was free for {self._queue_s:g} s")
-        try:
-            answer = await process.score(job, self.timeout_s)
-        except TimeoutError:
-            return "timeout", Reward(None, f"timeout: no reward after {self.timeout_s:g} s")
-        except ProcessDiedEarly as error:
-            return "died", Reward(None, f"died: {error}")
-        finally:
-            self._idle.put_nowait(process)
-        return _reward(answer)
-
-    def _counted(self, outcome: tuple[str, Reward]) -> Reward:
-        kind, reward = outcome
-        self.counts[kind] += 1
-        self._failures_in_a_row = 0 if kind == "scored" else self._failures_in_a_row + 1
-        if self._failures_in_a_row >= self._give_up_after:
-            raise RewardError(
-                f"{self._failures_in_a_row} rewards in a row failed, so there is nothing to learn from. The last one: "
-                f"{reward.error}. Check rollout.reward and the ground truths (asyncrl check-data)."
-            )
-        return reward
+    async def _ask(self, name: str, row: PromptRow, text: str) -> Outcome:
+        watched, start = self._scorers[name], time.monotonic()
+        outcome = await watched.scorer.score(row, text)
+        if outcome.cached:
+            watched.calls.num_cached += 1
+        else:
+            watched.calls.add(outcome.kind, time.monotonic() - start, outcome.reward.error or "")
+            watched.guard.note(outcome)
+        return outcome
 
 
-def _inline(row: PromptRow, text: str) -> tuple[str, Reward]:
-    try:
-        return "scored", compute_score(row.data_source, text, row.ground_truth, row.extra_info)
-    except Exception as error:  # a rule that stumbles over one answer masks that answer
-        return "exception", Reward(None, f"exception: {error if isinstance(error, RewardError) else described(error)}")
+def weighted(route: "Route", rewards: Sequence[Reward]) -> Reward:
+    """The sum of scores by their weights; each score is a part under its scorer's name, with its own parts below it.
 
-
-def _reward(answer: dict[str, Json]) -> tuple[str, Reward]:
-    if "failure" in answer:
-        return "exception", Reward(None, f"exception: {answer['failure']}")
-    value, parts = answer["value"], answer["parts"]
-    assert isinstance(value, int | float)
-    assert isinstance(parts, dict)
-    return "scored", Reward(
-        float(value), None, {name: float(x) for name, x in parts.items() if isinstance(x, int | float)}
-    )
+    If one failed, the reward failed: what is left is on another scale, and often higher.
+    """
+    parts: dict[str, float] = {}
+    total = 0.0
+    for (name, weight), reward in zip(route.scorers, rewards, strict=True):
+        if reward.value is None:
+            return Reward(None, f"{name}: {reward.error}")
+        parts[name] = reward.value
+        parts |= {f"{name}/{part}": value for part, value in reward.parts.items()}
+        total += weight * reward.value
+    return Reward(total, None, parts)

@@ -1,4 +1,4 @@
-"""One scoring process as the pool sees it: started when needed, killed when it is late."""
+"""One scoring process as its scorer sees it: started when needed, killed when it is late."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,6 +26,8 @@ class RewardProcess:
     """A place for a process. Not for two calls at once; the pool hands it out."""
 
     def __init__(self, user_file: Path | None, user_function: str) -> None:
+        self.is_for_many = False
+        """Whether its function takes many answers; known once it has started."""
         self._arguments = [] if user_file is None else [str(user_file), user_function]
         self._process: subprocess.Popen[bytes] | None = None
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
@@ -59,34 +61,40 @@ class RewardProcess:
         if "fatal" in answer:
             self.kill()
             raise RewardError(str(answer["fatal"]))
+        self.is_for_many = answer.get("for_many") is True
 
-    async def score(self, job: Mapping[str, Json], timeout_s: float) -> dict[str, Json]:
-        """Score one answer: `value` and `parts`, or `failure`.
+    async def score(self, jobs: Sequence[Mapping[str, Json]], timeout_s: float) -> list[dict[str, Json]]:
+        """Score answers: of each `value` and `parts`, or `failure`.
 
         Args:
-            job: the arguments of compute_score.
+            jobs: the arguments of compute_score for each answer; several only for a function for many.
             timeout_s: seconds from the call of the function on; starting and importing do not count.
         Raises:
             TimeoutError: the function took longer; its process is killed.
             ProcessDiedEarly: the process ended by itself, or was ended by somebody else.
+            ValueError: the answers are too large for a message, or hold what JSON cannot.
             RewardError: see start.
         """
+        message = frame({"jobs": [dict(job) for job in jobs]})
         await self.start()
         assert self._streams is not None
         reader, writer = self._streams
         try:
-            writer.write(frame(job))
+            writer.write(message)
             await writer.drain()
             async with asyncio.timeout(START_S):
                 await receive(reader)
             async with asyncio.timeout(timeout_s):
-                return await receive(reader)
+                answers = (await receive(reader))["answers"]
         except (asyncio.IncompleteReadError, ConnectionError):
             code = self.kill()
             raise ProcessDiedEarly(f"the scoring process ended with code {code}") from None
         except BaseException:  # a timeout, or the caller was cancelled: an answer still to come would be the next one's
             self.kill()
             raise
+        assert isinstance(answers, list)
+        assert len(answers) == len(jobs)
+        return [answer for answer in answers if isinstance(answer, dict)]
 
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -43,6 +43,26 @@ def reward_from(returned: object, where: str) -> Reward:
     return Reward(score, None, {name: x for name, x in numbers.items() if x is not None and math.isfinite(x)})
 
 
+def rewards_in(returned: object, count: int, where: str) -> list[object]:
+    """What a function for many answers returned, one for each; `reward_from` reads them.
+
+    Args:
+        returned: a list, a tuple or a one-dimensional array. A mapping or a text has a length too, and is none.
+        count: answers that it was given.
+        where: the function's name, for the message.
+    Raises:
+        RewardError: something else, or not as many: which answer each belongs to would be a guess.
+    """
+    to_list = getattr(returned, "tolist", None)
+    if callable(to_list) and getattr(returned, "ndim", None) == 1:
+        returned = to_list()
+    if not isinstance(returned, list | tuple):
+        raise RewardError(f"{where} returned {type(returned).__name__} for {count} answers, wanted a list of {count}")
+    if len(returned) != count:
+        raise RewardError(f"{where} returned {len(returned)} rewards for {count} answers, wanted as many")
+    return list(returned)
+
+
 def _number(returned: object, where: str) -> float:
     value = _real(returned)
     if value is None:

@@ -37,6 +37,7 @@ REWARDS: Mapping[str, RewardRule] = MappingProxyType(
         "gsm8k_flexible": RewardRule(gsm8k.compute_flexible_score, inline=True),
         "math": RewardRule(math.compute_score, prepare=math.prepare),
         "HuggingFaceH4/MATH-500": RewardRule(math.compute_score, prepare=math.prepare),
+        "DigitalLearningGmbH/MATH-lighteval": RewardRule(math.compute_score, prepare=math.prepare),
         "lighteval/MATH": RewardRule(math.compute_score, prepare=math.prepare),
     }
 )

@@ -4,13 +4,27 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.envs.rewards.failure import described
 from asyncrl.errors import RewardError
 
+FOR_ONE = ("data_source", "solution_str", "ground_truth", "extra_info")
+FOR_MANY = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
+"""verl's keyword arguments for one answer, and as lists for many."""
 
-def load_reward(path: Path, function: str) -> Callable[..., object]:
+
+@dataclass(frozen=True)
+class UserReward:
+    """A user's function; `for_many`: it takes lists and returns a list."""
+
+    call: Callable[..., object]
+    name: str
+    for_many: bool
+
+
+def load_reward(path: Path, function: str) -> UserReward:
     """Run the file and take its function, which may be async and is called with verl's keyword arguments.
 
     Raises:
@@ -30,10 +44,12 @@ def load_reward(path: Path, function: str) -> Callable[..., object]:
     found: object = getattr(module, function, None)
     if not callable(found):
         raise RewardError(f"{path} has no function {function!r}. Write it, or set rollout.reward.function.")
-    try:
-        inspect.signature(found).bind(data_source="", solution_str="", ground_truth="", extra_info={})
-    except TypeError as error:
-        raise RewardError(
-            f"{function} of {path} cannot be called with data_source, solution_str, ground_truth, extra_info: {error}"
-        ) from None
-    return found
+    signature, problems = inspect.signature(found), []
+    for for_many, names in ((False, FOR_ONE), (True, FOR_MANY)):
+        try:
+            signature.bind(**dict.fromkeys(names))
+        except TypeError as error:
+            problems.append(f"{', '.join(names)} ({error})")
+        else:
+            return UserReward(found, function, for_many)
+    raise RewardError(f"{function} of {path} cannot be called with {problems[0]}, nor with {problems[1]}.")

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import pytest
 
+from asyncrl.data.boxes import last_box
 from asyncrl.data.values import Json
 from asyncrl.envs.rewards import REWARDS, check_sources, compute_score, reward_from
-from asyncrl.envs.rewards.math import last_box
 from asyncrl.envs.rewards.result import Reward
 from asyncrl.errors import RewardError
 

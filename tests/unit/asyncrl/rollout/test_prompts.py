@@ -3,8 +3,10 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from asyncrl.rollout.prompts import PromptOrder
+from asyncrl.rollout.prompts import MixedOrder, PromptOrder
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 16, 17, 255, 1000])
@@ -61,3 +63,38 @@ def test_no_rows_and_negative_ordinals_are_refused() -> None:
         PromptOrder(0, 0, True)
     with pytest.raises(ValueError, match="start at 0"):
         PromptOrder(1, 0, True).index(-1)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    data=st.data(),
+    shuffle=st.booleans(),
+)
+def test_sources_are_mixed_by_weight_and_each_has_epochs_of_its_own(
+    sizes: list[int], data: st.DataObject, shuffle: bool
+) -> None:
+    weights = data.draw(st.lists(st.sampled_from([1, 2, 0.5]), min_size=len(sizes), max_size=len(sizes)))
+    order = MixedOrder(sizes, weights, seed=5, shuffle=shuffle)
+    starts = [sum(sizes[:i]) for i in range(len(sizes))]
+    rows: list[list[int]] = [[] for _ in sizes]
+    for ordinal in range(20 * len(order.cycle)):
+        rows[order.source(ordinal)].append(order.index(ordinal))
+    for source, found in enumerate(rows):
+        whole = range(starts[source], starts[source] + sizes[source])
+        for first in range(0, len(found) - sizes[source] + 1, sizes[source]):
+            assert sorted(found[first : first + sizes[source]]) == list(whole)
+    # A restart asks for any ordinal alone and gets what a whole run got.
+    again = MixedOrder(sizes, weights, seed=5, shuffle=shuffle)
+    assert [again.index(n) for n in (7, 3, 11)] == [order.index(n) for n in (7, 3, 11)]
+
+
+def test_one_source_is_mixed_as_evenly_as_its_weight_says() -> None:
+    order = MixedOrder([100, 100], [3, 1], seed=0, shuffle=True)
+    for start in range(0, 400, 4):
+        assert sum(order.source(start + i) == 0 for i in range(4)) == 3
+    assert [order.index(n) % 100 for n in range(4) if order.source(n) == 0] != [
+        order.index(n) % 100 for n in range(16) if order.source(n) == 1
+    ][:3], "sources of one size are not drawn in one order"
+    with pytest.raises(ValueError, match="start at 0"):
+        order.index(-1)

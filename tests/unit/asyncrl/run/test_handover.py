@@ -7,8 +7,8 @@ from pydantic import SecretStr
 
 from asyncrl.config import BufferConfig, Config, DataConfig, RewardConfig, RolloutConfig, RunConfig, WeightsyncConfig
 from asyncrl.data.rows import PromptRow
+from asyncrl.envs.rewards import RewardPool
 from asyncrl.run.handover import read_config, write_config
-from asyncrl.run.rollout_parts import reward_pool
 from asyncrl.schedule import MODES
 from tests.support.event_loop import in_event_loop
 
@@ -58,10 +58,11 @@ async def test_the_scorer_that_was_given_is_what_a_worker_asks_in_every_mode(tmp
     pools = []
     for mode in MODES:
         config = Config(mode=mode, rollout=RolloutConfig(reward=RewardConfig(file=file, workers=1)))
-        pools.append(reward_pool(read_config(write_config(config, tmp_path / "config.json")).rollout.reward))
-    assert [pool.user_file for pool in pools] == [file] * len(MODES)
+        pools.append(RewardPool.of(read_config(write_config(config, tmp_path / "config.json")).rollout.reward))
+    assert [list(pool.calls) for pool in pools] == [["file"]] * len(MODES)
     try:
         answer = await pools[-1].score(row, "#### 2")
     finally:
         pools[-1].close()
+        await pools[-1].close_connections()
     assert answer.value == 0.25, "the table would give 1"
