@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 MAX_BODY_BYTES = 256 << 20
 """Of one request, read whole before it is looked at. A batch of prompts has a few MB; weights may come in base64."""
 
+MAX_BODIES_BYTES = 1 << 30
+"""Of all requests that are being read or answered; one more is asked to come back."""
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -78,12 +81,39 @@ def refusal(error: RequestRefused) -> Reply:
     return json_reply({"error": str(error)} if error.bare else {"error": {"message": str(error)}}, error.status)
 
 
-class Exchange:
-    """One HTTP request and the way to answer it."""
+class Bodies:
+    """Bytes of the bodies that a server holds, over all its connections."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, limit: int = MAX_BODIES_BYTES) -> None:
+        self._limit, self.held = limit, 0
+
+    def take(self, num_bytes: int) -> None:
+        """Hold so many more until `give_back`. Raises RequestRefused (503) if that is more than the server holds."""
+        if self.held + num_bytes > self._limit:
+            raise RequestRefused(
+                f"the bodies of all requests here have {self.held} bytes, with {num_bytes} more than the {self._limit} "
+                "that are held at once. Ask again when others have their answers.",
+                status=503,
+            )
+        self.held += num_bytes
+
+    def give_back(self, num_bytes: int) -> None:
+        """Let go of them."""
+        self.held -= num_bytes
+
+
+class Exchange:
+    """One HTTP request and the way to answer it. Close it: its body counts until then."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, bodies: Bodies) -> None:
         self.scope, self._receive, self._send = scope, receive, send
+        self._bodies, self._held = bodies, 0
         self.body = b""
+
+    def close(self) -> None:
+        """Let go of the body."""
+        self._bodies.give_back(self._held)
+        self._held, self.body = 0, b""
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -93,16 +123,24 @@ class Exchange:
         return next((v.decode("latin-1") for k, v in self.scope["headers"] if k == b"authorization"), "")
 
     async def read(self) -> None:
-        """Reads the whole body. Raises ClientGone; RequestRefused if it is, or says it is, longer than is accepted."""
+        """Reads the whole body.
+
+        Raises:
+            ClientGone: the client left.
+            RequestRefused: it is, or says it is, longer than is accepted; or others' bodies leave no room for it now.
+        """
         parts, size = [], 0
         self._refuse_longer(next((int(v) for k, v in self.scope["headers"] if k == b"content-length"), 0))
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
+            part = message.get("body", b"")
+            size += len(part)
             self._refuse_longer(size)
+            self._bodies.take(len(part))
+            self._held += len(part)
+            parts.append(part)
             if not message.get("more_body"):
                 self.body = b"".join(parts)
                 return
@@ -176,8 +214,8 @@ class Route:
 class App:
     """The ASGI application: a table of routes."""
 
-    def __init__(self, routes: list[Route], keys: Keys) -> None:
-        self._keys = keys
+    def __init__(self, routes: list[Route], keys: Keys, bodies: Bodies | None = None) -> None:
+        self._keys, self._bodies = keys, bodies or Bodies()
         self._routes = {(method, route.path): route for route in routes for method in route.methods}
         self._paths = {route.path: route.methods for route in routes}
 
@@ -185,7 +223,13 @@ class App:
         """Serves one request; other kinds of connection are closed by returning."""
         if scope["type"] != "http":
             return
-        exchange = Exchange(scope, receive, send)
+        exchange = Exchange(scope, receive, send, self._bodies)
+        try:
+            await self._serve(exchange)
+        finally:
+            exchange.close()
+
+    async def _serve(self, exchange: Exchange) -> None:
         try:
             reply = await self._answer(exchange)
         except ClientGone:
