@@ -19,14 +19,15 @@ COMMANDS: dict[str, str] = {
     "export": "write a checkpoint as a Hugging Face model directory",
     "checkpoint": "list, verify or export the checkpoints of a run",
     "check-data": "say which rows of data files are usable, and why others are not",
+    "data": "make data files of public data sets; see which prompts were drawn and why",
     "doctor": "check this machine, Redis, model, data and devices for a run",
     "tune": "predict other limits, policies and splits from a run, and recommend one",
     "launch": "write what Kubernetes, Slurm or SkyPilot need to run both commands",
     "sweep": "train seeded variants of a run, and tabulate quality against throughput",
     "audit": "prove that no prompt was lost or trained twice",
     "buffer": "operate the replay buffer: status, pause, drain, export, import, dead letters",
-    "stop": "ask both clusters of a run to stop",
     "fleet": "operate the servers: list, add, drain, remove, replace, restore",
+    "stop": "ask both clusters of a run to stop",
 }
 """Command -> what it does. Each is the file of its name in asyncrl/commands, or a folder of actions: see `Family`."""
 

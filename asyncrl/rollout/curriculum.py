@@ -18,7 +18,7 @@ OFFERED = 16
 LOOKED_AT = 64
 """Prompts whose results are asked for in one call."""
 FRESH_S = 2.0
-"""Seconds for which offers stand while nobody is admitted: else workers that wait would ask for results all the time."""
+"""Seconds for which offers stand while nobody is admitted: waiting workers would else ask for results all the time."""
 MOST_LOOKED_AT = 1024
 """Positions after which one is offered that the policy would pass over: a run must go on when no prompt fits."""
 

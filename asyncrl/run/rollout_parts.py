@@ -5,12 +5,11 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from asyncrl.config import Config, RewardConfig, TeacherConfig
+from asyncrl.config import Config, TeacherConfig
 from asyncrl.config.greedy_baseline import plays_greedy_baseline
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
 from asyncrl.envs.resources import Resources
-from asyncrl.envs.rewards.http import RewardServer
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.tools.parsers import TurnParser
 from asyncrl.inference.board import Board
@@ -26,7 +25,7 @@ from asyncrl.rollout.reservation import Prompts
 from asyncrl.rollout.teacher import Teacher
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.turns import Drawing
-from asyncrl.run.identity import check_rewards, open_prompts
+from asyncrl.run.identity import check_rewards, open_prompts, prompt_order
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     )
     experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts), limits)
-    rewards = reward_pool(rollout.reward)
+    rewards = RewardPool.of(rollout.reward, num_workers=max(1, rollout.workers))
     read_turn = TurnParser(rollout.tools.parser, chat.source, in_thought=chat.opens_thought)
     deps = EnvironmentDeps(rewards=rewards, config=rollout, read_turn=read_turn)
     settings = EpisodeSettings(
@@ -90,9 +89,10 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         teachers=Teachers([_teacher(teacher, vocabulary, player.counts) for teacher in config.teachers]),
         train=Prompts(
             train,
-            PromptOrder(len(train), config.run.seed, config.data.shuffle),
+            prompt_order(config, train),
             rollout.n,
             with_baseline=plays_greedy_baseline(config.algorithm),
+            curriculum=None if config.data.curriculum.policy == "none" else config.data.curriculum,
         ),
         held_out=None
         if held_out is None
@@ -107,17 +107,6 @@ def held_out_drawing(config: Config) -> Drawing:
         temperature=rollout.temperature if own.temperature is None else own.temperature,
         top_p=rollout.top_p if own.top_p is None else own.top_p,
         top_k=rollout.top_k if own.top_k is None else own.top_k,
-    )
-
-
-def reward_pool(reward: RewardConfig) -> RewardPool:
-    """What scores answers: the servers, the user's file, the table. No process is started yet."""
-    return RewardPool(
-        reward.workers,
-        reward.timeout_s,
-        reward.file,
-        reward.function,
-        servers=[RewardServer(server, reward.timeout_s) for server in reward.servers],
     )
 
 
