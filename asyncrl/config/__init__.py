@@ -155,9 +155,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def teachers_can_be_told_apart(self) -> Self:
-        """Refuse two teachers of one name, and a temperature at which no server scores."""
-    @model_validator(mode="after")
     def workers_have_servers(self) -> Self:
         """Refuse workers without servers: every episode would wait for ever."""
         if self.rollout.workers and self.inference.servers == 0 and not self.inference.urls:
@@ -168,6 +165,9 @@ class Config(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def teachers_can_be_told_apart(self) -> Self:
+        """Refuse two teachers of one name, and a temperature at which no server scores."""
         names = [teacher.name for teacher in self.teachers]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise ValueError(

@@ -87,13 +87,6 @@ class RolloutConfig(Section):
         return top_k
 
 
-class InferenceConfig(Section):
-    """The servers that generate: what runs them, how many, and their limits."""
-
-    engine: Literal["local", "sglang"] = "local"
-    """`local`: the CPU engine that comes with asyncrl. `sglang`: SGLang in the environment of inference.python."""
-
-    servers: int = Field(1, ge=0)
 class PreemptionConfig(Section):
     """How the machine's owner announces that it will be taken away: by a file, or by what a command answers. SIGUSR1
     does the same, and SIGTERM where there is more time."""
@@ -112,6 +105,13 @@ class PreemptionConfig(Section):
     """Seconds that one run of the command may take; one that takes longer is ended, and gave no notice."""
 
 
+class InferenceConfig(Section):
+    """The servers that generate: what runs them, how many, and their limits."""
+
+    engine: Literal["local", "sglang"] = "local"
+    """`local`: the CPU engine that comes with asyncrl. `sglang`: SGLang in the environment of inference.python."""
+
+    servers: int = Field(1, ge=0)
     """Servers that serve-rollout starts on this machine; 0 with inference.urls set starts none."""
 
     urls: tuple[str, ...] = ()
