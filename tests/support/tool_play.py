@@ -1,6 +1,6 @@
 """Episodes of tool_agent with scripted tools: an answer that begins with 5 is a call of `calc` with its digits."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,6 +50,7 @@ class ToolPlay:
         rewards: FixedRewards | None = None,
         max_turns: int = 3,
         context_length: int = 64,
+        read_turn: Callable[[str], ParsedTurn] = read_turn,
         **tools: Any,
     ) -> None:
         self.tool = tool or ScriptedTool()
@@ -60,11 +61,15 @@ class ToolPlay:
         self.player = EpisodePlayer(
             CharChat(),
             self.fleet,
-            lambda: ToolAgent(self.deps),
+            self.environment,
             episode_settings(max_turns=max_turns, context_length=context_length, max_prompt_tokens=16),
             self.deps.counts,
         )
         self.task = EpisodeTask(ROW, "train", ordinal=3, episode=1, may_start_on=lambda version: True)
+
+    def environment(self) -> ToolAgent:
+        """One episode's."""
+        return ToolAgent(self.deps)
 
     async def run(self, progress: Progress | None = None) -> Trajectory:
         """Play to the end, from the beginning or from `progress`."""
