@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from asyncrl.config.checkpoint import CheckpointConfig
 from asyncrl.config.critic import CriticConfig
 from asyncrl.config.data import DataConfig
+from asyncrl.config.environments import HarborConfig, VerifiersConfig
 from asyncrl.config.gateway import GatewayConfig
 from asyncrl.config.lora import LoraConfig
 from asyncrl.config.parallel import ParallelConfig
@@ -39,6 +40,7 @@ __all__ = [
     "DataConfig",
     "EvalConfig",
     "GatewayConfig",
+    "HarborConfig",
     "InferenceConfig",
     "LoraConfig",
     "MetricsConfig",
@@ -55,6 +57,7 @@ __all__ = [
     "TeacherConfig",
     "ToolsConfig",
     "TrainerConfig",
+    "VerifiersConfig",
     "WeightsyncConfig",
 ]
 

@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from asyncrl.config.environments import HarborConfig, VerifiersConfig
 from asyncrl.config.interaction import InteractionConfig
 from asyncrl.config.reward import RewardConfig
 from asyncrl.config.section import Section
@@ -77,6 +78,12 @@ class RolloutConfig(Section):
 
     interaction: InteractionConfig = InteractionConfig()
     """Programs that answer as the user."""
+
+    harbor: HarborConfig = HarborConfig()
+    """Of `environment: harbor`: tasks in directories, each with its own place to work and its own tests."""
+
+    verifiers: VerifiersConfig = VerifiersConfig()
+    """Of `environment: verifiers`: an environment of the library verifiers."""
 
     @field_validator("top_k")
     @classmethod

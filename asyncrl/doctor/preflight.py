@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from asyncrl.config import Config
+from asyncrl.doctor.environments import check_environment
 from asyncrl.doctor.finding import Finding
 from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.ledger import check_redis, redis_url, without_password
 from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
 from asyncrl.doctor.sampling import check_sampling
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
+from asyncrl.doctor.tools import check_tools
 from asyncrl.doctor.weights import check_weights
 
 
@@ -24,6 +26,8 @@ def check(config: Config) -> list[Finding]:
         ("weights over tcp", check_parts_server),
         ("model", check_model),
         ("data", check_data),
+        ("environment", check_environment),
+        ("tools", check_tools),
         ("sampling", check_sampling),
         ("devices", check_devices),
         ("SGLang", check_sglang),

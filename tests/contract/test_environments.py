@@ -35,6 +35,8 @@ GAME = Case(
 )
 CASES: Mapping[str, Case] = {"text_game": GAME}
 """By the name of the environment; the others are held to SUM."""
+FROM_ELSEWHERE = {"harbor", "verifiers"}
+"""Environments that need more than a row, in tests/integration/test_harbor.py and test_verifiers.py."""
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def deps() -> Iterator[EnvironmentDeps]:
     pool.close()
 
 
-@pytest.fixture(params=ENVIRONMENTS)
+@pytest.fixture(params=[name for name in ENVIRONMENTS if name not in FROM_ELSEWHERE])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

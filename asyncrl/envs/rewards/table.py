@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from asyncrl.data.values import Json
-from asyncrl.envs.rewards import arithmetic, gsm8k, math, sort_digits
+from asyncrl.envs.rewards import arithmetic, gsm8k, math, reasoning_gym, sort_digits
 
 
 class ComputeScore(Protocol):
@@ -39,5 +39,6 @@ REWARDS: Mapping[str, RewardRule] = MappingProxyType(
         "HuggingFaceH4/MATH-500": RewardRule(math.compute_score, prepare=math.prepare),
         "DigitalLearningGmbH/MATH-lighteval": RewardRule(math.compute_score, prepare=math.prepare),
         "lighteval/MATH": RewardRule(math.compute_score, prepare=math.prepare),
+        "reasoning_gym": RewardRule(reasoning_gym.compute_score, prepare=reasoning_gym.prepare),
     }
 )
