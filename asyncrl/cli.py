@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "sweep": "train seeded variants of a run, and tabulate quality against throughput",
     "audit": "prove that no prompt was lost or trained twice",
     "buffer": "operate the replay buffer: status, pause, drain, export, import, dead letters",
+    "tools": "try the tools of a configuration without a model: list them, call one",
     "fleet": "operate the servers: list, add, drain, remove, replace, restore",
     "stop": "ask both clusters of a run to stop",
 }

@@ -24,12 +24,22 @@ def write_config(config: Config, path: Path) -> Path:
 
 
 def _with_folders(tree: dict[str, Any]) -> dict[str, Any]:
-    """With the folders of weightsync, which are texts since one of them may be a URL, absolute too."""
+    """With paths absolute too that are texts, since what is there may be something else: weightsync's folders a URL,
+    and code of one's own a module."""
     section = tree["weightsync"]
     for key in ("directory", "stage_dir"):
         if section[key] is not None and "://" not in section[key]:
             section[key] = str(Path(section[key]).absolute())
+    rollout = tree["rollout"]
+    rollout["environment"] = _with_file(rollout["environment"])
+    rollout["tools"]["functions"] = [_with_file(name) for name in rollout["tools"]["functions"]]
     return tree
+
+
+def _with_file(name: str) -> str:
+    """path/to/file.py:name with its path absolute; any other name as it is."""
+    path, separator, attribute = name.rpartition(":")
+    return f"{Path(path).absolute()}{separator}{attribute}" if path.endswith(".py") else name
 
 
 def read_config(path: Path) -> Config:

@@ -20,7 +20,7 @@ def families(name: str, package: str = "asyncrl.commands") -> Iterator[tuple[str
         yield from families(f"{name} {action}", module)
 
 
-ACTIONS = [*families("buffer"), *families("fleet")]
+ACTIONS = [*families("buffer"), *families("fleet"), *families("tools")]
 
 
 @pytest.mark.parametrize(("words", "module"), ACTIONS, ids=[words for words, _ in ACTIONS])
@@ -35,7 +35,9 @@ def test_every_action_explains_itself(words: str, module: str, capsys: pytest.Ca
     assert " ".join(doc.split(".")[0].split()) in shown
 
 
-@pytest.mark.parametrize(("name", "helpers"), [("buffer", {"text", "dead_letters"}), ("fleet", {"subject"})])
+@pytest.mark.parametrize(
+    ("name", "helpers"), [("buffer", {"text", "dead_letters"}), ("fleet", {"subject"}), ("tools", set())]
+)
 def test_every_file_of_a_family_is_an_action_or_is_used_by_one(name: str, helpers: set[str]) -> None:
     family = importlib.import_module(f"asyncrl.commands.{name}")
     files = {info.name for info in pkgutil.iter_modules(family.__path__)}

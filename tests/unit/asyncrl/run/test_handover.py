@@ -6,6 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from asyncrl.config import BufferConfig, Config, DataConfig, RewardConfig, RolloutConfig, RunConfig, WeightsyncConfig
+from asyncrl.config.tools import ToolsConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.rewards import RewardPool
 from asyncrl.run.handover import read_config, write_config
@@ -34,6 +35,17 @@ def test_relative_paths_become_absolute_before_another_directory_reads_them(
     assert read.data.train_files == (home / "train.jsonl",)
     assert read.run.directory == home / "run"
     assert (read.weightsync.directory, read.weightsync.stage_dir) == (str(home / "weights"), str(home / "stage"))
+
+
+def test_code_of_ones_own_is_found_from_another_directory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tools = ToolsConfig(functions=("own/tools.py:add", "package.module:sub"), config_path=Path("tool_config.yaml"))
+    for environment, found in (("own/env.py:Own", f"{tmp_path}/own/env.py:Own"), ("single_turn", "single_turn")):
+        config = Config(rollout=RolloutConfig(environment=environment, tools=tools))
+        read = read_config(write_config(config, tmp_path / "config.json"))
+        assert read.rollout.environment == found
+        assert read.rollout.tools.functions == (f"{tmp_path}/own/tools.py:add", "package.module:sub")
+        assert read.rollout.tools.config_path == tmp_path / "tool_config.yaml"
 
 
 def test_a_url_is_no_path(tmp_path: Path) -> None:
