@@ -44,7 +44,8 @@ class GatewayConfig(Section):
     """Seconds one request may take before it is answered with an error (504). Its session stays."""
 
     offer_timeout_s: float = Field(120.0, gt=0)
-    """Seconds a session of a reserved group waits for a harness; then the group is given back, which costs nothing."""
+    """Seconds a session of a reserved group waits for a harness while no other session of the group is played; then the
+    group is given back, which costs nothing."""
 
     session_timeout_s: float = Field(4 * 3600.0, gt=0)
     """Seconds a harness may play a reserved session. Then the session has no reward: it is masked and counted."""
@@ -53,8 +54,9 @@ class GatewayConfig(Section):
     """Seconds a reserved session may go without a turn before it ends like that."""
 
     online_timeout_s: float = Field(86400.0, gt=0)
-    """Seconds an online session is kept without a turn or a reward, and a rewarded group without admission. The rest
-    is dropped and counted. Rewards that come later than staleness.limit versions are stale, whatever this says."""
+    """Seconds an online session is kept without a turn or a reward, a rewarded one without the others of its group,
+    and a group without admission. What is kept no longer is counted. Tokens past staleness.limit are stale all the
+    same."""
 
     stream_tokens: int | None = Field(64, ge=1)
     """Tokens that a stream's answer is asked for at a time: what a harness sees of it grows so. null: it comes at

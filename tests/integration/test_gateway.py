@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from asyncrl import waits
+from asyncrl.rollout.gateway import gateway
 from buffer import BufferConfig, Group, ReplayBuffer, StalenessConfig
 from buffer.answers import Leased
 from buffer.versions import label, pack
@@ -99,12 +100,27 @@ async def test_a_group_is_given_back_at_no_cost_when_no_harness_takes_its_other_
 ) -> None:
     async with running_gateway(buffer, [engine], version=VERSION, offer_timeout_s=0.2) as scene:
         session = await scene.reserve()
+        await scene.chat(session, [user(f"{SIGN}1")])
+        await scene.end(session, reward=1.0)
         await until(lambda: scene.gateway.counts["sessions_untaken"] == 1)
         await until(lambda: buffer.counts()["waiting"] == 1)
         reply = await scene.post("/v1/chat/completions", {"model": "any", "messages": [user("a")]}, session["api_key"])
-        assert reply.status_code == 401, "its session is gone with its group"
+        assert reply.status_code == 401
         assert "expired" in reply.json()["error"]["message"]
+        assert scene.worker.facts()["groups_given_up"] == 1
     assert not buffer.audit().problems
+
+
+@in_event_loop
+async def test_a_runner_may_play_the_sessions_of_a_group_one_after_the_other(engine: str, buffer: ReplayBuffer) -> None:
+    async with running_gateway(buffer, [engine], version=VERSION, offer_timeout_s=0.3) as scene:
+        for _ in range(2):
+            session = await scene.reserve()
+            await scene.chat(session, [user(f"{SIGN}1")])
+            await waits.pause("test: a session that lasts", 0.5)
+            await scene.end(session, reward=1.0)
+        assert (await lease(buffer)).ordinal == 0
+        assert scene.gateway.counts["sessions_untaken"] == 0
 
 
 @in_event_loop
@@ -165,6 +181,23 @@ async def test_online_sessions_of_one_group_are_kept_together(engine: str, buffe
         assert scene.gateway.online.num_waiting == 1
     assert put.data_source == "chats"
     assert [member.extra_info["session"] for member in put.trajectories] == [opened[0]["id"], opened[2]["id"]]
+
+
+@in_event_loop
+async def test_online_sessions_that_nobody_uses_are_dropped_also_those_without_a_group(
+    engine: str, buffer: ReplayBuffer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
+    async with running_gateway(buffer, [engine], version=VERSION, online_timeout_s=0.2) as scene:
+        for name in ("rewarded", "ended", "open"):
+            await scene.post(f"/s/{name}/v1/chat/completions", {"model": "any", "messages": [user(f"{SIGN}1")]})
+        await scene.post("/sessions/rewarded/reward", {"reward": 0.5})
+        await scene.post("/sessions/ended/end")
+        expiring = asyncio.create_task(scene.gateway.expire())
+        await until(lambda: scene.gateway.counts["sessions_expired"] == 3)
+        expiring.cancel()
+        assert (len(scene.gateway.sessions), scene.gateway.online.num_waiting) == (0, 0)
+    assert buffer.counts()["next_ordinal"] == 0
 
 
 @in_event_loop

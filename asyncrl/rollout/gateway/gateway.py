@@ -115,14 +115,16 @@ class Gateway:
         while True:
             await waits.pause("gateway looks for sessions that nobody uses", LOOK_EVERY_S)
             for session in self.sessions.idle_for(self._config.online_timeout_s, "online"):
-                if session not in self.online:
-                    self.counts["sessions_expired"] += 1
-                    log.warning(
-                        "online session %s is dropped: no turn and no reward for gateway.online_timeout_s = %g s",
-                        session.id,
-                        self._config.online_timeout_s,
-                    )
-                    self.sessions.close(session)
+                if session in self.online and not self.online.drop(session):
+                    continue
+                self.counts["sessions_expired"] += 1
+                log.warning(
+                    "online session %s is dropped: no turn, no reward and no others of its group for "
+                    "gateway.online_timeout_s = %g s",
+                    session.id,
+                    self._config.online_timeout_s,
+                )
+                self.sessions.close(session)
 
     def _open_online(self, name: str = "", group: str = "", data_source: str = "") -> Session:
         session = self.sessions.open(

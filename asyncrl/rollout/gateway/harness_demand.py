@@ -21,14 +21,14 @@ class HarnessDemand(Slots):
     def __init__(self, num_slots: int) -> None:
         super().__init__(num_slots)
         self._offers: deque[tuple[Session, asyncio.Future[None]]] = deque()
-        self._asking: deque[asyncio.Future[Session]] = deque()
-        self._changed = asyncio.Event()
+        self._num_asking = 0
+        self._changes: list[asyncio.Future[None]] = []
         self._first_offer: asyncio.Event | None = None
 
     @property
     def num_asking(self) -> int:
         """Harnesses that wait."""
-        return len(self._asking)
+        return self._num_asking
 
     @property
     def num_offered(self) -> int:
@@ -36,37 +36,34 @@ class HarnessDemand(Slots):
         return len(self._offers)
 
     async def room(self) -> bool:
-        """Wait until a slot is free and a harness waits that no session is on its way to. False once closed."""
+        """Wait until a slot is free and more harnesses wait than there are sessions for. False once closed."""
         if self._first_offer is not None:  # what was reserved last comes to be offered now
             with suppress(TimeoutError):
                 async with asyncio.timeout(OFFER_S):
                     await self._first_offer.wait()
-        while not self._closed and not self._asking:
-            self._changed.clear()
-            await self._changed.wait()
+        while not self._closed and self._num_asking <= len(self._offers):
+            await self._change()
         self._first_offer = asyncio.Event()
         return await super().room()
 
     def close(self) -> None:
         """No further group will start."""
         super().close()
-        self._changed.set()
+        if self._first_offer is not None:
+            self._first_offer.set()
+        self._tell()
 
     async def offer(self, session: Session, deadline_s: float) -> None:
-        """Give a session to a harness: to one that waits, or to the next one that asks within `deadline_s` seconds.
+        """Give a session to a harness that waits, or to the next one that asks.
 
         Raises:
-            TimeoutError: nobody took it.
+            TimeoutError: nobody took it within `deadline_s` seconds.
         """
         if self._first_offer is not None:
             self._first_offer.set()
-        while self._asking:
-            asking = self._asking.popleft()
-            if not asking.done():
-                asking.set_result(session)
-                return
-        taken = asyncio.get_running_loop().create_future()
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._offers.append((session, taken))
+        self._tell()
         try:
             async with asyncio.timeout(deadline_s):
                 await taken
@@ -75,23 +72,31 @@ class HarnessDemand(Slots):
                 self._offers.remove((session, taken))
 
     async def take(self, wait_s: float) -> Session:
-        """The next session for a harness.
+        """The next session for a harness. It is taken in the moment in which this returns, and never without.
 
         Raises:
             TimeoutError: there was none within `wait_s` seconds.
         """
-        while self._offers:
-            session, taken = self._offers.popleft()
-            if not taken.done():
-                taken.set_result(None)
-                return session
-        asking: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        self._asking.append(asking)
-        self._changed.set()
+        self._num_asking += 1
+        self._tell()
         try:
-            with waits.timed(WAIT, lambda: f"{len(self._asking)} harnesses wait"):
+            with waits.timed(WAIT, lambda: f"{self._num_asking} harnesses wait"):
                 async with asyncio.timeout(wait_s):
-                    return await asking
+                    while not self._offers:
+                        await self._change()
         finally:
-            with suppress(ValueError):
-                self._asking.remove(asking)
+            self._num_asking -= 1
+        session, taken = self._offers.popleft()
+        taken.set_result(None)
+        return session
+
+    async def _change(self) -> None:
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changes.append(change)
+        await change
+
+    def _tell(self) -> None:
+        changes, self._changes = self._changes, []
+        for change in changes:
+            if not change.done():
+                change.set_result(None)

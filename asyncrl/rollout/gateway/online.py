@@ -10,6 +10,7 @@ Each group takes the next ordinal that admission grants, as an imported one does
 import asyncio
 import hashlib
 import logging
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -91,12 +92,26 @@ class OnlineGroups:
         members = self._waiting[source, session.group]
         members.append((session, trajectory))
         self._rewarded.add(session)
+        session.last_used_s = time.monotonic()
         self._counts["sessions_rewarded"] += 1
         if len(members) == self._group_size:
             del self._waiting[source, session.group]
             task = asyncio.create_task(self._put(source, members), name="put of an online group")
             self._putting.add(task)
             task.add_done_callback(self._putting.discard)
+
+    def drop(self, session: Session) -> bool:
+        """Drop a rewarded session that waits for the others of its group; False: it is on its way in."""
+        for key, members in list(self._waiting.items()):
+            kept = [member for member in members if member[0] is not session]
+            if len(kept) == len(members):
+                continue
+            self._rewarded.discard(session)
+            self._waiting[key] = kept
+            if not kept:
+                del self._waiting[key]
+            return True
+        return False
 
     async def settle(self, deadline_s: float) -> None:
         """Wait for groups that are on their way in; what is left then is lost, and said so."""

@@ -100,6 +100,11 @@ class Session:
         return frozenset(number for number, count in self._busy.items() if count)
 
     @property
+    def num_rows(self) -> int:
+        """Rows, those included whose first answer is being sampled."""
+        return len(self.busy.union(row.number for row in self.rows))
+
+    @property
     def num_bytes(self) -> int:
         """Memory that it takes, about; turns in flight not counted."""
         return self._num_bytes
@@ -155,7 +160,6 @@ class Session:
         """
         if self.ended.done():
             raise ended_already()
-        self._busy[turn.number] -= 1
         keys = (*turn.keys, answer)
         ends = (*turn.ends, AnswerEnd(len(keys), len(sampled.token_ids)))
         row = sampled if turn.base is None else joined(turn.base.row, sampled)
@@ -166,6 +170,7 @@ class Session:
         else:
             self._num_bytes += grown.num_bytes - turn.base.num_bytes
             self.rows[self.rows.index(turn.base)] = grown
+        self._busy[turn.number] -= 1
         self.num_turns += 1
         self.on_turn()
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
+import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import Reward
@@ -29,7 +32,8 @@ class PlaySettings:
     """Deadlines of sessions of reserved groups.
 
     Attributes:
-        offer_s: seconds a session waits for a harness; then its group is given back at no cost.
+        offer_s: seconds a session waits for a harness while no other one of its group is played; then the group is
+            given back at no cost.
         session_s: seconds from there to its end; then it has no reward.
         idle_s: seconds without a turn after which it has no reward.
     """
@@ -52,6 +56,7 @@ class SessionPlayer:
     ) -> None:
         self._sessions, self._demand, self._rewards, self._settings = sessions, demand, rewards, settings
         self.counts = counts
+        self._groups: dict[tuple[str, int], _GroupPlay] = {}
         self.states, self.environment_s = AgentStates(), Durations()
 
     async def play(self, task: EpisodeTask, progress: Progress, memo: PromptMemo) -> Trajectory:
@@ -72,9 +77,11 @@ class SessionPlayer:
             raise WaitTimeout(OFFERED, 0.0, 0.0, error.message) from error
         session.on_turn = lambda: progress.builder.take_rows(session.trajectory_rows())
         try:
-            await self._offer(session)
-            self.counts["sessions_reserved"] += 1
-            end = await self._end(session)
+            with self._in_group(task) as group:
+                await self._offer(session, group)
+                self.counts["sessions_reserved"] += 1
+                with group.playing():
+                    end = await self._end(session)
             return await self._trajectory(task, session, progress, end)
         finally:
             self._sessions.close(session)
@@ -82,15 +89,33 @@ class SessionPlayer:
     async def cut(self, progress: Progress) -> None:
         """A harness's turns are not asked for as far as they are: nobody could go on from them."""
 
-    async def _offer(self, session: Session) -> None:
+    @contextmanager
+    def _in_group(self, task: EpisodeTask) -> Iterator["_GroupPlay"]:
+        """The play of the group of an episode, kept while any of its episodes is open."""
+        key = (task.stream, task.ordinal)
+        group = self._groups.setdefault(key, _GroupPlay())
+        group.num_open += 1
         try:
-            await self._demand.offer(session, self._settings.offer_s)
-        except TimeoutError:
+            yield group
+        finally:
+            group.num_open -= 1
+            if not group.num_open:
+                del self._groups[key]
+
+    async def _offer(self, session: Session, group: "_GroupPlay") -> None:
+        waited_s = self._settings.offer_s
+        while True:
+            try:
+                await self._demand.offer(session, waited_s)
+                return
+            except TimeoutError:
+                # A runner may play the sessions of a group one after the other.
+                waited_s = self._settings.offer_s - group.idle_s
+                if waited_s > 0:
+                    continue
             self.counts["sessions_untaken"] += 1
-            waited = self._settings.offer_s
-            raise WaitTimeout(
-                OFFERED, waited, waited, "no harness asked for it; is the runner still at work?"
-            ) from None
+            limit_s = self._settings.offer_s
+            raise WaitTimeout(OFFERED, limit_s, limit_s, "no harness asked for it; is the runner still at work?")
 
     async def _end(self, session: Session) -> SessionEnd:
         """What the harness said at the end, or that it said nothing."""
@@ -132,6 +157,29 @@ class SessionPlayer:
             )
         except TrajectoryError as error:
             raise EpisodeFailed("bad_trajectory", str(error)) from error
+
+
+@dataclass
+class _GroupPlay:
+    """What harnesses do with one group."""
+
+    num_open: int = 0
+    num_playing: int = 0
+    last_played_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since one of its sessions was played."""
+        return 0.0 if self.num_playing else time.monotonic() - self.last_played_s
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        self.num_playing += 1
+        try:
+            yield
+        finally:
+            self.num_playing -= 1
+            self.last_played_s = time.monotonic()
 
 
 def _as_text(row: PromptRow) -> str:

@@ -103,7 +103,7 @@ class TurnPlanner:
             raise ProtocolError(400, "invalid_request", str(error)) from error
 
     def _check_rows(self, session: Session) -> None:
-        if len(session.rows) + len(session.busy) >= self._max_rows:
+        if session.num_rows >= self._max_rows:
             raise ProtocolError(
                 400,
                 "invalid_request",

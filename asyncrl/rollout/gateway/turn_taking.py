@@ -1,6 +1,7 @@
 """Answer one request of a session: plan it, sample it over the fleet, keep its tokens, and take its text apart."""
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import Counter
@@ -33,6 +34,7 @@ from buffer.versions import label
 
 _MARKER_TOKENS = 8  # more than the opening of a thought has, with what comes around it
 Show = Callable[[TurnDelta], None]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,14 @@ class TurnTaker:
         except TrajectoryError as error:
             self.counts["turns_bad_trajectory"] += 1
             raise ProtocolError(502, "server", f"The server's answer contradicts itself: {error}") from error
+        except ProtocolError:
+            raise
+        except Exception as error:
+            # A fault of ours: its harness is told, the other sessions go on.
+            log.exception("a turn of session %s failed", session.id)
+            self.counts["turns_faulty"] += 1
+            message = f"{type(error).__name__}: the gateway's log says more."
+            raise ProtocolError(500, "server", message) from error
         finally:
             if not is_kept:
                 self.counts["turns_without_answer"] += 1
