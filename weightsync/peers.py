@@ -1,7 +1,8 @@
 """Ranks of one engine (tensor parallel) that apply a ticket together, or not at all."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +10,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 _M64 = (1 << 64) - 1
+
+# Any: modules of engines, which are asked only where they run already.
+_TENSOR_PARALLEL: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "sglang.srt.runtime_context": lambda sglang: sglang.get_parallel().tp_group.cpu_group,
+        "vllm.distributed.parallel_state": lambda vllm: vllm.get_tp_group().cpu_group,
+    }
+)
+"""Module of an engine -> its tensor-parallel group on the CPU."""
 
 
 class Peers(Protocol):
@@ -81,11 +91,10 @@ class GroupPeers:
 
 
 def find_peers() -> Peers:
-    """The engine's ranks: SGLang's tensor-parallel group, or the default group where one was made."""
+    """The engine's ranks: its tensor-parallel group, or the default group where another engine made one."""
     if not (dist.is_available() and dist.is_initialized()):
         return OnlyPeer()
-    sglang = sys.modules.get("sglang.srt.runtime_context")
-    group = sglang.get_parallel().tp_group.cpu_group if sglang is not None else None
+    group = next((find(sys.modules[name]) for name, find in _TENSOR_PARALLEL.items() if name in sys.modules), None)
     if dist.get_world_size(group) == 1:
         return OnlyPeer()
     on_device = "gloo" not in dist.get_backend(group)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -266,6 +266,9 @@ class FakeServer:
         return 200, None
 
 
+Fake = TypeVar("Fake", bound=FakeServer)
+
+
 def split(body: dict[str, Any]) -> list[dict[str, Any]]:
     """A body as one for each of its questions."""
     if not isinstance(body["input_ids"][0], list):
@@ -275,9 +278,9 @@ def split(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def running_fake(**settings: Any) -> Iterator[FakeServer]:
+def running_fake(kind: type[Fake] = FakeServer, **settings: Any) -> Iterator[Fake]:  # type: ignore[assignment]
     """A started server on a free port of the loopback, gone at the end."""
-    server = FakeServer(**settings)
+    server = kind(**settings)
     ready: Future[int] = Future()
     finish: asyncio.Event | None = None
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
 from weightsync.ticket import TICKET, PartsWriter, Staged, Ticket, put_layout, put_plan, put_ticket
 from weightsync.versions import pack
+from weightsync.vllm_worker import LoadsStaged
 
 L = sglang_loader
 
@@ -117,6 +119,24 @@ def test_a_delta_is_added_in_place_and_reported(stage: Stage) -> None:
     assert model.lm_head is model.embed
     note = json.loads((stage.directory / "status-0.json").read_text())
     assert (note["code"], note["version"]) == (0, "1.1")
+
+
+def test_a_worker_of_vllm_loads_and_tells_the_same_through_its_methods(stage: Stage) -> None:
+    class VllmsOwn:
+        model_runner = SimpleNamespace(get_model=lambda: model)
+
+    class Worker(VllmsOwn, LoadsStaged):  # as vLLM mixes them
+        pass
+
+    new = stepped(checkpoint(), 1)
+    model, where = engine_of(stage.model_dir), stage.save(new, "new")
+    worker = Worker()
+    assert worker.weight_status()[0] == L.FAILED, "nothing was loaded yet"
+    stage.put(where)
+    status = worker.load_staged()
+    assert (status[:3], digest_in(status)) == ([L.APPLIED, 1, 1], stage.digest(where))
+    assert worker.weight_status() == status
+    assert same_bits(bits(model), bits(engine_of(where)))
 
 
 def test_words_that_become_nan_infinite_or_negative_zero_arrive_bit_for_bit(stage: Stage) -> None:
