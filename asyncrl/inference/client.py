@@ -136,10 +136,12 @@ class ServerClient:
     def _parsed(self, body: Mapping[str, Any], question: Question) -> Answer | Exception:
         try:
             answer = parse_answer(body, f"{self.url}/generate")
-            if self._experts is None or not answer.token_ids:
+            said = body["meta_info"].get("routed_experts")
+            # An answer that was cut in the queue has none; whoever continues it has the server read its tokens again.
+            if self._experts is None or not answer.token_ids or (said is None and answer.finish_reason == "abort"):
                 return answer
             num_read = len(question.token_ids) + len(answer.token_ids) - 1
-            return replace(answer, experts=self._experts.decode(body["meta_info"].get("routed_experts"), num_read))
+            return replace(answer, experts=self._experts.decode(said, num_read))
         except ServerError as error:
             return error
 

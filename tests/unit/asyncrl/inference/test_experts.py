@@ -54,6 +54,17 @@ async def test_an_answer_says_where_every_token_that_was_read_went(max_new_token
 
 
 @in_event_loop
+async def test_an_answer_that_was_cut_in_the_queue_is_kept_without_them() -> None:
+    with running_fake(experts=chosen) as server:
+        meta = {"finish_reason": {"type": "abort", "message": "Abort in waiting queue"}}
+        server.script.append(
+            (200, {"output_ids": [7], "meta_info": {**meta, "output_token_logprobs": [[-0.5, 7, None]]}})
+        )
+        answer = await asked(server, [1, 5])
+    assert (answer.token_ids, answer.experts) == ((7,), None)
+
+
+@in_event_loop
 async def test_a_server_that_does_not_say_is_named_with_its_flag() -> None:
     with running_fake() as server, pytest.raises(MalformedAnswer, match="--enable-return-routed-experts"):
         await asked(server, [1, 5])
