@@ -8,6 +8,7 @@ from asyncrl.doctor.finding import Finding
 from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.ledger import check_redis, redis_url, without_password
 from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
+from asyncrl.doctor.rewards import check_rewards
 from asyncrl.doctor.sampling import check_sampling
 from asyncrl.doctor.software import check_packages, check_sglang, check_versions
 from asyncrl.doctor.tools import check_tools
@@ -27,6 +28,7 @@ def check(config: Config) -> list[Finding]:
         ("model", check_model),
         ("data", check_data),
         ("environment", check_environment),
+        ("rewards", check_rewards),
         ("tools", check_tools),
         ("sampling", check_sampling),
         ("devices", check_devices),

@@ -53,7 +53,7 @@ class RewardPool:
         Args:
             workers, timeout_s: of the rules by data source, where neither scorers nor routes are given.
             scorers: by name.
-            routes: which of them score what; the last one takes any data source.
+            routes: which of them score what; one takes any data source.
             failures: when a scorer fails too often.
         """
         # httpx takes a third of a second to import, and every scoring process imports this file.

@@ -47,12 +47,14 @@ def routes_of(config: RewardConfig) -> list[Route]:
     ]
     alone = ((name, sources) for _, name, sources in config.named() if sources or name not in config.combined)
     found += [Route.to(name, sources) for name, sources in alone]
+    if any(not route.data_sources for route in found):
+        return found
     is_file = config.file is not None and FILE not in config.combined
     return [*found, Route.to(FILE if is_file else TABLE)]
 
 
 def route_of(routes: Sequence[Route], data_source: str) -> Route:
-    """The first that takes the source; the last one takes any."""
+    """The first that takes the source; one of them takes any."""
     return next(route for route in routes if route.takes(data_source))
 
 
