@@ -141,6 +141,22 @@ def test_a_call_that_is_cancelled_ends_at_the_server_and_frees_its_place(shared:
     used(McpServerSpec("h", url=shared.url, sessions=1), use)
 
 
+def test_a_call_that_goes_on_when_the_worker_stops_is_ended(shared: "HttpServer") -> None:
+    async def use(pool: "McpPool", tools: dict[str, "McpTool"]) -> None:
+        connected: asyncio.Queue[asyncio.StreamReader] = asyncio.Queue()
+        async with await asyncio.start_server(lambda reader, _: connected.put_nowait(reader), "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            call = asyncio.create_task(tools["hang"].execute("i", {"port": port}))
+            await connected.get()
+            await pool.close()
+            with pytest.raises(ToolError, match="went away"):
+                await call
+            with pytest.raises(ToolError, match="its sessions are closed with the worker"):
+                await tools["add"].execute("i", {"a": 1, "b": 1})
+
+    used(McpServerSpec("h", url=shared.url), use)
+
+
 def test_a_server_that_is_down_is_tried_some_times_then_shut_then_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrl.envs.tools.mcp.pool.FIRST_SHUT_S", 600.0)
     with http_server() as server:

@@ -350,6 +350,23 @@ def test_a_call_that_is_cancelled_leaves_nothing_running(mark: str) -> None:
     assert _left_over(mark) == []
 
 
+def test_a_call_that_goes_on_when_the_worker_stops_is_ended(mark: str) -> None:
+    async def use(tool: PythonTool) -> list[ToolAnswer]:
+        calls = []
+        for name in ("a", "b"):
+            await tool.create(name)
+            calls.append(asyncio.create_task(tool.execute(name, {"code": "while True: print(1)"})))
+        while not any(process._output.text() for process in [*tool._running, *tool._kept.values()]):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await tool.close()
+        return await asyncio.gather(*calls)
+
+    for keep_state in (False, True):
+        answers = executed(use, keep_state=keep_state, max_output_bytes=1 << 20)
+        assert all(answer.is_error for answer in answers)
+    assert _left_over(mark) == []
+
+
 def test_calls_over_the_limit_wait_and_those_of_one_session_come_one_after_the_other() -> None:
     async def use(tool: PythonTool) -> list[ToolAnswer]:
         await tool.create("a")
@@ -413,5 +430,5 @@ def test_a_machine_that_cannot_isolate_is_told_or_refused(without_namespaces: No
     found = asyncio.run(probe(config()))
     assert not found.isolated
     assert found.why == "not asked for"
-    with pytest.raises(PreflightError, match="isolation = required"):
+    with pytest.raises(PreflightError, match=r"it did not start: not asked for.*isolation = required"):
         asyncio.run(probe(config(isolation="required")))

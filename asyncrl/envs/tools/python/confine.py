@@ -12,7 +12,6 @@ import ctypes
 import errno
 import json
 import os
-import platform
 import resource
 import shutil
 import signal
@@ -183,7 +182,7 @@ def _show(path: Path, at: Path) -> None:
     attributes = (ctypes.c_uint64 * 4)(MS_RDONLY | MS_NOSUID, 0, 0, 0)  # set, clear, propagation, user namespace
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     if libc.syscall(SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(at), AT_RECURSIVE, attributes, size) != 0:
-        raise NotPermitted(f"{path} cannot be made read-only: {_reason()} (Linux {platform.release()})")
+        raise NotPermitted(f"{path} cannot be made read-only: {_reason()} (Linux {os.uname().release})")
 
 
 def _drop_rights(orders: dict[str, Any], folder: str, *, confined: bool) -> None:

@@ -78,7 +78,7 @@ class PythonProcess:
         except ValueError:
             raise Ended(f"it did not start: {self._drained().text()}") from None
         if ready != "ready":
-            raise Ended(f"it did not start: {self._drained().text()}")
+            raise Ended(f"it did not start: {facts['why'] or self._drained().text()}")
         self._drained().clear()  # what the start of Python may have said
         return Confined(bool(facts["isolated"]), str(facts["why"]))
 
@@ -106,19 +106,17 @@ class PythonProcess:
         return Ran(self._drained().text(), answer == "ok")
 
     async def end(self) -> None:
-        """End it with all that it started, and wait until it is gone. Later calls do nothing."""
-        process, self._process = self._process, None
+        """End it with all that it started, and wait until it is gone. Later calls do nothing. Cancelled, it goes on
+        without being waited for."""
+        process, home = self._process, self._home
+        self._process = self._home = None
         if self._streams is not None:
             self._streams[1].transport.abort()
             self._streams = None
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGTERM)
-            await waits.in_thread(lambda: _reap(process))
         self._close_pipe()
-        if self._home is not None:
-            home, self._home = self._home, None
-            await waits.in_thread(lambda: shutil.rmtree(home, ignore_errors=True))
+        if process is not None and home is not None:
+            process.send_signal(signal.SIGTERM)
+            await asyncio.shield(asyncio.ensure_future(waits.in_thread(_reap, process, home)))
 
     def _spawn(self, descriptor: int, namespaces: bool) -> None:
         config = self._config
@@ -188,7 +186,8 @@ class PythonProcess:
 
     async def _how_it_ended(self) -> str:
         process = self._process
-        assert process is not None
+        if process is None:
+            return "stopped with the worker"
         if self._output.is_over:
             return f"stopped, because it printed more than {self._output.most} bytes"
         try:
@@ -212,10 +211,12 @@ def _environment() -> dict[str, str]:
     return {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "MPLBACKEND": "Agg", **quiet, **here}
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
+def _reap(process: subprocess.Popen[bytes], home: Path) -> None:
+    """Wait for a process that was told to end, and remove its folder."""
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(REAP_S)
+    shutil.rmtree(home, ignore_errors=True)

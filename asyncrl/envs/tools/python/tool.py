@@ -30,6 +30,7 @@ class PythonTool:
         self._config = config
         self._places = asyncio.Semaphore(config.max_running)
         self._kept: dict[str, PythonProcess] = {}
+        self._running: set[PythonProcess] = set()
         self._locks: dict[str, asyncio.Lock] = {}
         self._ending: set[asyncio.Task[None]] = set()
         kept = KEPT if config.keep_state else NOT_KEPT
@@ -84,17 +85,20 @@ class PythonTool:
 
     async def close(self) -> None:
         """End every process that is left, and wait until they are gone."""
-        left = [self._kept.pop(instance_id) for instance_id in list(self._kept)]
+        left = [*self._kept.values(), *self._running]
+        self._kept.clear()
         await asyncio.gather(*(process.end() for process in left), *self._ending, return_exceptions=True)
 
     async def _run(self, process: PythonProcess, code: str) -> ToolAnswer:
         """Run a call in a process of its own. Its place is free when the process is gone, not before."""
+        self._running.add(process)
         try:
             await process.start()
             ran = await process.run(code)
         except Ended as ended:
             return ToolAnswer(str(ended), is_error=True)
         finally:
+            self._running.discard(process)
             self._in_background(process.end(), then=self._places.release)  # also when this is cancelled
         return ToolAnswer(ran.output, is_error=not ran.ok)
 
