@@ -19,6 +19,7 @@ from asyncrl.load_config import LoadedConfig
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.gateway.gateway import Gateway
 from asyncrl.rollout.worker import Worker
+from asyncrl.run.collector import spare_what_lives_long
 from asyncrl.run.connections import open_buffer, redis_url, weights_url
 from asyncrl.run.gateway_key import gateway_key
 from asyncrl.run.http_server import listen, serving, url_of
@@ -64,6 +65,7 @@ async def _serve(config: Config, url: str, buffer: ReplayBuffer, bound: socket.s
     gateway.url = gateway.url or url_of(bound)
     await parts.rewards.start()
     await parts.teachers.ready(config.inference.start_timeout_s)
+    spare_what_lives_long()
     worker = _worker(config, parts, buffer, gateway, name)
     gateway.why_none = worker.why_not_admitted
     try:

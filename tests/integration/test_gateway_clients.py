@@ -13,6 +13,7 @@ import openai
 import pytest
 
 from asyncrl.rollout.gateway import anthropic_messages, openai_chat, openai_responses
+from asyncrl.rollout.gateway.request_fields import FieldTable
 from tests.support import fast_engine, gateway_process
 from tests.support.fast_engine import running_engine
 from tests.support.gateway_process import RunningGateway, make_model, running_gateway
@@ -203,7 +204,7 @@ def test_messages_with_a_tool(fast: Scene, stream: bool) -> None:
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "20 #done"}
     messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
     done = client.messages.create(**ask, messages=messages)
-    assert (done.content[0].text, done.stop_reason) == (DONE, "end_turn")  # type: ignore[union-attr]  # text
+    assert (done.content[0].text, done.stop_reason) == (DONE, "end_turn")
     assert done.usage.input_tokens > message.usage.input_tokens
     assert fast.state(session)["rows_begun"] == {}
 
@@ -213,7 +214,7 @@ def test_stop_sequences_and_lengths_end_an_answer_and_are_told_apart(fast: Scene
     ask: Any = {"model": "any", "messages": [{"role": "user", "content": "say #one two three"}]}
     stopped = client.messages.create(**ask, max_tokens=64, stop_sequences=[" three"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", " three")
-    assert stopped.content[0].text == "one two"  # type: ignore[union-attr]  # text
+    assert stopped.content[0].text == "one two"
     cut = client.messages.create(**ask, max_tokens=2)
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 2)
     chat = fast.openai(fast.open()).chat.completions.create(**ask, max_tokens=2)
@@ -263,7 +264,7 @@ def test_errors_are_the_clients_own(fast: Scene) -> None:
 
 def test_every_field_that_the_clients_can_send_is_known() -> None:
     chat, messages = openai.OpenAI(api_key="k"), anthropic.Anthropic(api_key="k")
-    sent_by = {
+    sent_by: dict[Callable[..., Any], FieldTable] = {
         chat.chat.completions.create: openai_chat.FIELDS,
         chat.responses.create: openai_responses.FIELDS,
         messages.messages.create: anthropic_messages.FIELDS,

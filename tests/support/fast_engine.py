@@ -93,9 +93,7 @@ class FastEngine:
         ids = self._settings.ids(prompt, most)
         future: asyncio.Future[bool] = loop.create_future()
         self._running[rid] = future
-        timer = loop.call_later(
-            len(ids) / self._settings.tokens_per_s, lambda: future.done() or future.set_result(False)
-        )
+        timer = loop.call_later(len(ids) / self._settings.tokens_per_s, _settle, future)
         begun = loop.time()
         try:
             aborted = await future
@@ -127,6 +125,12 @@ class FastEngine:
             "output_token_logprobs": [[-0.5, one, None] for one in ids],
         }
         return json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).encode()
+
+
+def _settle(future: asyncio.Future[bool]) -> None:
+    """All its tokens are there: it was not aborted."""
+    if not future.done():
+        future.set_result(False)
 
 
 class Connection(asyncio.Protocol):

@@ -27,6 +27,7 @@ from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.protocol import vocab_size
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.gateway.gateway import Gateway
+from asyncrl.run.collector import spare_what_lives_long
 from asyncrl.run.http_server import listen, serving, url_of
 from buffer import BufferConfig, Group, Leased, ReplayBuffer, Trajectory
 from tests.support.chat_models import make_model_dir
@@ -174,6 +175,7 @@ async def main(args: argparse.Namespace) -> None:
     group_size, gateway, episodes = json.loads(args.settings)
     settings = Settings(group_size, tuple(gateway.items()), tuple(episodes.items()))
     served = Served(args.engine, args.model, settings)
+    spare_what_lives_long()
     bound = listen("127.0.0.1", 0, "gateway")
     served.gateway.url = url_of(bound)
     stop = asyncio.Event()
