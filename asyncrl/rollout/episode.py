@@ -184,8 +184,14 @@ class EpisodePlayer:
                 token_ids = self._chat.render(begun.messages, begun.tools)
                 limit, how = self._settings.max_prompt_tokens, self._settings.truncation
                 memo.token_ids = truncate(token_ids, limit, how, row=row.index)
-            except (TemplateRefused, DataError) as error:
+            except TemplateRefused as error:
                 raise EpisodeFailed("prompt_refused", str(error)) from error
+            except DataError as error:
+                # Rows are left out by their own length: the data's reader does not know the environment.
+                hint = (
+                    " Its tools are the environment's, and add to the row's length." if begun.tools != row.tools else ""
+                )
+                raise EpisodeFailed("prompt_refused", f"{error}{hint}") from error
             memo.messages, memo.tools = begun.messages, begun.tools
         return memo.token_ids
 

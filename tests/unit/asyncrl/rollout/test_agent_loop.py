@@ -240,3 +240,12 @@ async def test_a_row_that_shows_a_tool_that_there_is_not_fails_and_names_both() 
     play.task = replace(play.task, row=replace(ROW, extra_info={"tools_kwargs": 3}))
     with pytest.raises(EpisodeFailed, match="tools_kwargs is a number"):
         await play.run()
+
+
+@in_event_loop
+async def test_a_prompt_that_is_too_long_with_the_environments_tools_says_that_they_count() -> None:
+    play = ToolPlay(ANSWER)
+    play.task = replace(play.task, row=replace(ROW, messages=({"role": "user", "content": "1" * 20},)))
+    with pytest.raises(EpisodeFailed, match="Its tools are the environment's") as caught:
+        await play.run()
+    assert caught.value.reason == "prompt_refused"
