@@ -80,6 +80,7 @@ async def _serve(config: Config, url: str, buffer: ReplayBuffer, bound: socket.s
                 await worker.run(stop, hurry)
                 await gateway.online.settle(config.cluster.stop_timeout_s / 4)
             finally:
+                gateway.close()
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)

@@ -126,6 +126,11 @@ class Gateway:
                 )
                 self.sessions.close(session)
 
+    def close(self) -> None:
+        """Close what is still open: whoever waits for an answer is told so."""
+        for session in self.sessions:
+            self.sessions.close(session)
+
     def _open_online(self, name: str = "", group: str = "", data_source: str = "") -> Session:
         session = self.sessions.open(
             lambda id: online_task(id, data_source or ONLINE), "online", name=name, group=group

@@ -75,7 +75,7 @@ class HarnessDemand(Slots):
         """The next session for a harness. It is taken in the moment in which this returns, and never without.
 
         Raises:
-            TimeoutError: there was none within `wait_s` seconds.
+            TimeoutError: there was none within `wait_s` seconds, or there will be none any more.
         """
         self._num_asking += 1
         self._tell()
@@ -83,6 +83,8 @@ class HarnessDemand(Slots):
             with waits.timed(WAIT, lambda: f"{self._num_asking} harnesses wait"):
                 async with asyncio.timeout(wait_s):
                     while not self._offers:
+                        if self._closed:
+                            raise TimeoutError
                         await self._change()
         finally:
             self._num_asking -= 1

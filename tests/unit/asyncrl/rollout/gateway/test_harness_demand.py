@@ -39,6 +39,8 @@ async def test_there_is_room_only_while_more_harnesses_wait_than_sessions_are_of
     await spin()
     demand.close()
     assert await third is False
+    with pytest.raises(TimeoutError):
+        await demand.take(1000.0)  # there will be none
     assert (demand.num_asking, demand.num_offered) == (0, 0)
 
 
