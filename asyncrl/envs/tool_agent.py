@@ -8,11 +8,11 @@ from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import Json
 from asyncrl.envs.base import EnvironmentDeps, Message, Reward, Stage, StepResult, turn_of
 from asyncrl.envs.interactions import Talk, load_interactions
-from asyncrl.envs.tools.catalogue import load_tools
+from asyncrl.envs.tools.catalogue import shared_tools
 from asyncrl.envs.tools.running import ToolRunner, ToolSession
 from asyncrl.errors import ConfigError
 
-_CATALOGUE, _RUNNER, _USERS = "tools", "calls of tools", "users"
+_RUNNER, _USERS = "calls of tools", "users"
 
 
 class ToolAgent:
@@ -24,6 +24,8 @@ class ToolAgent:
     calls, by tool), rollout_reward_scores (calc_reward's, by tool) and turn_scores (of the user, in order).
     rollout.tools.reward_weight adds what the tools say.
     """
+
+    answers_with_tools = takes_tools = True
 
     def __init__(self, deps: EnvironmentDeps) -> None:
         self._deps, self._max_turns = deps, deps.config.max_turns
@@ -51,8 +53,6 @@ class ToolAgent:
         deps = self._deps
         users = await deps.resources.get(_USERS, lambda: load_interactions(deps.config.interaction, deps.counts))
         runner = await self._runner()
-        if runner.tools:
-            deps.read_turn("")  # refuses a form of calls that cannot be told, before anything is sampled
         if missing := sorted(set(_names(row.tools)) - set(runner.tools)):
             raise ValueError(f"row {row.index} shows the tools {', '.join(missing)}, which rollout.tools does not have")
         self._row, self._turn = row, 0
@@ -120,7 +120,7 @@ class ToolAgent:
 
     async def _runner(self) -> ToolRunner:
         deps = self._deps
-        catalogue = await deps.resources.get(_CATALOGUE, lambda: load_tools(deps.config.tools))
+        catalogue = await shared_tools(deps.resources, deps.config.tools)
 
         async def make() -> ToolRunner:
             return ToolRunner(catalogue.tools, deps.config.tools, deps.counts)

@@ -5,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 from asyncrl.config import Config
+from asyncrl.envs.tools.catalogue import shared_tools
 from asyncrl.errors import ConfigError
 from asyncrl.inference.board import FixedBoard
 from asyncrl.inference.client import ServerClient
@@ -54,6 +55,7 @@ async def _play(config: Config, model_dir: Path, urls: tuple[str, ...]) -> Score
     assert parts.held_out is not None  # evaluate() checks the files
     try:
         await parts.rewards.start()
+        await shared_tools(parts.resources, config.rollout.tools)
         await parts.fleet.refresh()
         return await play(parts.player, parts.held_out, slots=config.rollout.slots)
     finally:

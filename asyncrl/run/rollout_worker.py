@@ -6,6 +6,7 @@ import os
 
 from asyncrl.config import Config
 from asyncrl.config.dynamic_sampling import filters_zero_variance
+from asyncrl.envs.tools.catalogue import shared_tools
 from asyncrl.inference.board import LogBoard
 from asyncrl.report.rollout_facts import SCORERS
 from asyncrl.report.scorers import as_fact
@@ -44,6 +45,7 @@ async def _play(config: Config, name: str) -> None:
             more_facts=lambda: {SCORERS: as_fact(parts.rewards.calls)},
         )
         try:
+            await shared_tools(parts.resources, config.rollout.tools)  # what cannot be loaded ends all of it
             await worker.run(stop, hurry)
         finally:
             parts.rewards.close()

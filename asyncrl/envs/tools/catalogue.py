@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Self
 
 from asyncrl.config.tools import ToolsConfig
+from asyncrl.envs.resources import Resources
 from asyncrl.envs.tools.base import Tool
 from asyncrl.envs.tools.builtin import load_builtin
 from asyncrl.envs.tools.functions import load_function
@@ -72,6 +73,11 @@ async def load_tools(config: ToolsConfig) -> Catalogue:
         if listed:
             log.info("tools: %s", ", ".join(f"{entry.tool.name} ({entry.kind})" for entry in listed))
         return Catalogue(listed, stack.pop_all())
+
+
+async def shared_tools(resources: Resources, config: ToolsConfig) -> Catalogue:
+    """The tools of this worker, loaded by the first who asks and closed with the worker. Raises: see load_tools."""
+    return await resources.get("tools", lambda: load_tools(config))
 
 
 async def _builtin(config: ToolsConfig, stack: AsyncExitStack) -> list[Listed]:

@@ -21,7 +21,8 @@ class Named:
 
     def __init__(self, name: str, schema: Mapping[str, Json] | None = None) -> None:
         self.name = name
-        self.schema = {"type": "function", "function": {"name": name}} if schema is None else schema
+        own: dict[str, Json] = {"type": "function", "function": {"name": name}}
+        self.schema: Mapping[str, Json] = own if schema is None else schema
 
     async def create(self, instance_id: str, **kwargs: Json) -> None: ...
 

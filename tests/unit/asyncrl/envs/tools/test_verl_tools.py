@@ -265,9 +265,15 @@ def test_kwargs_that_a_class_cannot_take_are_an_error_and_a_cancelled_create_is_
             await tool.create("i", ground_truth="x")
         await tool.release("i")
         assert not hasattr(own, "released")
-        own.create = lambda instance_id: asyncio.sleep(60)  # type: ignore[assignment,method-assign]
+        entered = asyncio.Event()
+
+        async def hang(instance_id: str) -> str:
+            entered.set()
+            return await asyncio.Future[str]()
+
+        own.create = hang  # type: ignore[method-assign]
         making = asyncio.create_task(tool.create("j"))
-        await asyncio.sleep(0)
+        await entered.wait()
         making.cancel()
         await asyncio.wait({making})
         await tool.release("j")
