@@ -45,7 +45,7 @@ class FieldTable:
             rule = self.refused.get(name)
             if rule is None:
                 raise invalid(
-                    f"{name}: this gateway knows no such field, so the answer would not be what it asks for. "
+                    f"{excerpt(name)}: this gateway knows no such field, so the answer would not be what it asks for. "
                     "Leave it out; docs/gateway-protocols.md lists the fields that have an effect and those that are "
                     "ignored."
                 )

@@ -31,6 +31,15 @@ def test_fields_are_known_ignored_or_refused_and_null_is_absent() -> None:
     assert "temprature: this gateway knows no such field" in refusal(TABLE.check, {"temprature": 1}).message
 
 
+def test_no_error_repeats_a_long_value_or_name() -> None:
+    """B142."""
+    long = "x" * 1_000_000
+    for name, value in ((long, 1), ("n", long), ("n", [long]), ("n", {long: long})):
+        assert len(refusal(TABLE.check, {name: value}).message) < 400
+    assert len(refusal(read_count, long, "max_tokens").message) < 200
+    assert len(refusal(read_parts, [{"type": long}], "content", ("text",), "").message) < 300
+
+
 @pytest.mark.parametrize("value", ["1", True, -0.1, 2.1, float("inf"), float("nan"), [], {}, 10**400])
 def test_a_number_outside_its_range_is_refused_with_the_range(value: Any) -> None:
     assert "t: found" in (message := refusal(read_number, value, "t", 0, 2).message)

@@ -53,6 +53,7 @@ def test_pieces_of_any_ids_join_to_the_whole_text(chunks: list[list[int]]) -> No
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(text=st.text(max_size=12), sizes=st.lists(st.integers(1, 3), min_size=1, max_size=40))
 def test_a_character_that_comes_in_bytes_is_shown_once_it_is_whole(name: str, text: str, sizes: list[int]) -> None:
+    """B106: half of a character never becomes U+FFFD."""
     text = text.replace(REPLACEMENT, "").replace(" ", "_")
     tokenizer = TOKENIZERS[name]
     vocab = tokenizer.get_vocab()
