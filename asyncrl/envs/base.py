@@ -51,6 +51,8 @@ class Environment(Protocol):
 
     A class attribute `scores_itself = True` says that it asks no reward of the table, so that its rows may have any
     data source.
+    `answers_with_tools = True`: its messages may be tools' answers, so the model's template is asked whether it knows
+    such before anything is generated. `takes_tools = True`: they are the tools of rollout.tools.
     """
 
     async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:

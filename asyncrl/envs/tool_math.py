@@ -14,6 +14,8 @@ class ToolMath:
     The row's own `tools` are what its prompt shows; only the calculator, `calc`, can be called.
     """
 
+    answers_with_tools = True
+
     def __init__(self, deps: EnvironmentDeps) -> None:
         self._rewards, self._max_turns, self._read_turn = deps.rewards, deps.config.max_turns, deps.read_turn
         # The calculator has no instances to release, so nothing has to be closed.
@@ -26,7 +28,6 @@ class ToolMath:
 
     async def reset(self, row: PromptRow, *, seed: int) -> tuple[Message, ...]:
         """The row's own messages; the seed draws nothing."""
-        self._read_turn("")  # refuses a form that cannot be told, before anything is sampled
         self._row, self._turn = row, 0
         return row.messages
 

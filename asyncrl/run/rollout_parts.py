@@ -26,6 +26,7 @@ from asyncrl.rollout.teacher import Teacher
 from asyncrl.rollout.teachers import Teachers
 from asyncrl.rollout.turns import Drawing
 from asyncrl.run.identity import check_rewards, open_prompts, prompt_order
+from asyncrl.run.tool_checks import check_tools
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
     rollout = config.rollout
     make_environment = find_environment(rollout.environment)
     chat = ChatTemplate.from_model_dir(model_dir)
+    check_tools(rollout, make_environment, chat)
     vocabulary = vocab_size(model_dir)
     train, held_out = open_prompts(config, chat)
     if not getattr(make_environment, "scores_itself", False):
