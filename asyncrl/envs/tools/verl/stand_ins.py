@@ -19,6 +19,9 @@ from typing import TypeVar
 from asyncrl.envs.tools.verl import schemas
 from asyncrl.envs.tools.verl.base_interaction import BaseInteraction
 from asyncrl.envs.tools.verl.base_tool import BaseTool
+from asyncrl.envs.tools.verl.function_tool import function_tool
+from asyncrl.envs.user_code import load_named
+from asyncrl.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -45,6 +48,7 @@ STAND_INS: Mapping[str, Mapping[str, object]] = MappingProxyType(
             for name, value in vars(schemas).items()
             if inspect.isclass(value) and value.__module__ == schemas.__name__ and not name.startswith("_")
         },
+        "verl.tools.function_tool": {"function_tool": function_tool},
         "verl.tools.registry": {"register_tool": register_tool},
         "verl.utils": {},
         "verl.utils.rollout_trace": {"rollout_trace_op": rollout_trace_op},
@@ -88,7 +92,7 @@ class _StandIn(ModuleType):
 @contextmanager
 def stand_ins() -> Iterator[None]:
     """Have them within the block, if verl itself is not installed. Not for two threads at once."""
-    if importlib.util.find_spec("verl") is not None:
+    if importlib.util.find_spec("verl") is not None:  # verl itself, or a block around this one
         yield
         return
     finder = _Finder()
@@ -101,8 +105,38 @@ def stand_ins() -> Iterator[None]:
             del sys.modules[name]
 
 
-def late_imports(module: ModuleType) -> list[int]:
+def _is_installed() -> bool:
+    spec = importlib.util.find_spec("verl")
+    return spec is not None and not isinstance(spec.loader, _Finder)
+
+
+def load_written_for_verl(key: str, name: str) -> object:
+    """As load_named, with stand-ins.
+
+    Raises:
+        ConfigError: also if it needs more of verl than there is.
+    """
+    try:
+        with stand_ins():
+            found = load_named(key, name)
+    except ConfigError as error:
+        if isinstance(error.__cause__, NotAStandIn):
+            raise ConfigError(
+                f"{key} = {name}: {error.__cause__}. Install verl beside asyncrl, or write it without that import."
+            ) from error.__cause__
+        raise
+    if not _is_installed() and (lines := _late_imports(sys.modules.get(getattr(found, "__module__", "")))):
+        raise ConfigError(
+            f"{key} = {name}: line {', '.join(map(str, lines))} of its file imports verl inside a function, and verl "
+            "is not there when that runs. Move the import to the top of the file."
+        )
+    return found
+
+
+def _late_imports(module: ModuleType | None) -> list[int]:
     """Lines of a module where verl is imported inside a function, which would be tried when the stand-ins are gone."""
+    if module is None:
+        return []
     try:
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, SyntaxError):  # no source: nothing can be said

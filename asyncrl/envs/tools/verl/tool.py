@@ -15,8 +15,7 @@ from asyncrl.envs.tools.base import ToolAnswer
 from asyncrl.envs.tools.verl.agent_data import AgentDataTable
 from asyncrl.envs.tools.verl.base_tool import BaseTool
 from asyncrl.envs.tools.verl.config_file import ClassEntry
-from asyncrl.envs.tools.verl.stand_ins import NotAStandIn, late_imports, stand_ins
-from asyncrl.envs.user_code import load_named
+from asyncrl.envs.tools.verl.stand_ins import load_written_for_verl, stand_ins
 from asyncrl.errors import ConfigError
 
 METHODS = ("create", "execute", "calc_reward", "release")
@@ -59,7 +58,9 @@ class VerlTool:
         if _wants_text(execute):
             given = json.dumps(given, ensure_ascii=False)
         offered = {"agent_data": self._table.of(instance_id)}
-        return _answer(await _awaited(execute(self._ids[instance_id], given, **_accepted(execute, offered, {}))))
+        return answer_of_triple(
+            await _awaited(execute(self._ids[instance_id], given, **_accepted(execute, offered, {})))
+        )
 
     async def calc_reward(self, instance_id: str) -> float | None:
         """What the class says; None if it does not say anything, or its method is the base's."""
@@ -87,22 +88,9 @@ def load_class(entry: ClassEntry, table: AgentDataTable, folder: Path) -> VerlTo
     key = f"{entry.place}.class_name"
     put_on_path(module, (Path.cwd(), folder))
     with stand_ins():
-        try:
-            cls = load_named(key, f"{module}:{attribute}")
-        except ConfigError as error:
-            if isinstance(error.__cause__, NotAStandIn):
-                raise ConfigError(
-                    f"{key} = {entry.class_name}: {error.__cause__}. Install verl beside asyncrl, or write the tool "
-                    "without that import."
-                ) from error.__cause__
-            raise
+        cls = load_written_for_verl(key, f"{module}:{attribute}")
         if not inspect.isclass(cls) or not all(callable(getattr(cls, method, None)) for method in METHODS):
             raise ConfigError(f"{key} = {entry.class_name} is no class with the methods {', '.join(METHODS)}.")
-        if issubclass(cls, BaseTool) and (lines := late_imports(sys.modules[cls.__module__])):
-            raise ConfigError(
-                f"{key} = {entry.class_name}: line {', '.join(map(str, lines))} of its file imports verl inside a "
-                "function, and verl is not installed when that runs. Move the import to the top of the file."
-            )
         try:
             make: Callable[..., object] = cls
             return VerlTool(make(config=dict(entry.config), tool_schema=entry.schema), table)
@@ -139,16 +127,21 @@ async def _awaited(value: Any) -> Any:
     return await value if inspect.isawaitable(value) else value
 
 
-def _answer(returned: Any) -> ToolAnswer:
+def answer_of_triple(returned: Any) -> ToolAnswer:
+    """What verl's tools return: a response, or one with a reward, or with a reward and metrics.
+
+    Raises:
+        TypeError: it is none of them, or holds what cannot be shown to a model of text.
+    """
     response, reward, metrics = (*returned, None, None)[:3] if isinstance(returned, tuple) else (returned, None, None)
     if isinstance(response, BaseModel):
         response = response.model_dump()
     if isinstance(response, Mapping):
         if shown := [name for name in ("image", "video") if response.get(name)]:
-            raise TypeError(f"execute returned {' and '.join(shown)}, which a model of text cannot be shown")
+            raise TypeError(f"it returned {' and '.join(shown)}, which a model of text cannot be shown")
         response = response.get("text") or ""
     if not isinstance(response, str):
-        raise TypeError(f"execute returned a {type(response).__name__}, wanted text or a ToolResponse")
+        raise TypeError(f"it returned a {type(response).__name__}, wanted text or a ToolResponse")
     numbers = {
         str(name): float(value)
         for name, value in (metrics or {}).items()

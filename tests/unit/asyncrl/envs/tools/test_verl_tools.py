@@ -317,3 +317,41 @@ def read_schema(folder: Path) -> Any:
     first = read_tool_config(write_config(folder, entry("a.B", GUESS)))[0]
     assert isinstance(first, ClassEntry)
     return first.schema
+
+
+FUNCTIONS = '''
+from verl.tools.function_tool import function_tool
+from verl.tools.schemas import ToolResponse
+
+@function_tool
+def plain(n: int) -> str:
+    """Doubles."""
+    return str(2 * n)
+
+@function_tool("renamed")
+async def other(n: int):
+    """Doubles, for a reward."""
+    return ToolResponse(text=str(2 * n)), 0.5, {"n": n}
+
+@function_tool(schema={"type": "function", "function": {"name": "shown", "description": "As shown."}})
+def shown(n: int):
+    return {"text": n}
+'''
+
+
+def test_functions_with_verls_decorator_are_tools_under_its_name_schema_and_returns(folder: Path) -> None:
+    (folder / "fns.py").write_text(FUNCTIONS)
+    names = tuple(f"{folder / 'fns.py'}:{name}" for name in ("plain", "other", "shown"))
+
+    async def load() -> list[Any]:
+        async with await load_tools(ToolsConfig(functions=names)) as catalogue:
+            assert list(catalogue.tools) == ["plain", "renamed", "shown"]
+            assert catalogue.tools["shown"].schema["function"] == {"name": "shown", "description": "As shown."}
+            return [await tool.execute("i", {"n": 2}) for tool in catalogue.tools.values()]
+
+    answers = asyncio.run(load())
+    assert [answer.text for answer in answers] == ["4", "4", '{"text": 2}']
+    assert (answers[1].reward, answers[1].metrics) == (0.5, {"n": 2.0})
+    (folder / "more.py").write_text("import verl.trainer\n")
+    with pytest.raises(ConfigError, match=r"more\.py:f: it imports verl\.trainer, and verl is not installed"):
+        asyncio.run(load_tools(ToolsConfig(functions=(f"{folder / 'more.py'}:f",))))
