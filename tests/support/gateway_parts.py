@@ -8,6 +8,7 @@ from typing import Any
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.tools.parsers import PARSERS
+from asyncrl.rollout.episode import Chat
 from asyncrl.rollout.gateway.conversation import AskedSampling, TurnAnswer, TurnRequest
 from asyncrl.rollout.gateway.session import Session
 from asyncrl.rollout.gateway.session_turns import Repeat, SessionTurns
@@ -48,7 +49,7 @@ def task(ordinal: int = 3, episode: int = 0) -> EpisodeTask:
 class GatewayParts:
     """Sessions and their turns."""
 
-    chat: AsciiChat = field(default_factory=AsciiChat)
+    chat: Chat = field(default_factory=AsciiChat)
     fleet: ScriptedFleet = field(default_factory=ScriptedFleet)
     limits: SessionLimits = LIMITS
     settings: TurnSettings = SETTINGS

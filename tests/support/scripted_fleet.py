@@ -20,8 +20,10 @@ class ScriptedFleet:
 
     Attributes:
         hold: while it is set, answers wait.
-        cut_after: an answer that has more tokens is cut there once, as an activation does; None: none is.
+        cut_after: an answer that has more tokens is cut there once, by the activation of the next version; None: none
+            is.
         error: raised in place of the next answer.
+        encode, end: how a text becomes ids, and the id that ends an answer.
         asked: (tokens, sampling) of each request.
     """
 
@@ -31,6 +33,8 @@ class ScriptedFleet:
     cut_after: int | None = None
     error: Exception | None = None
     version: int = VERSION
+    encode: Callable[[str], list[int]] = encode
+    end: int = END
     asked: list[tuple[list[int], Sampling]] = field(default_factory=list)
     num_cancelled: int = 0
     _rest: dict[int, list[int]] = field(default_factory=dict)
@@ -51,7 +55,7 @@ class ScriptedFleet:
             raise error
         ids = self._rest.pop(len(token_ids), None)
         if ids is None:
-            ids = [*encode(self.script.popleft() if self.script else self.default), END]
+            ids = [*self.encode(self.script.popleft() if self.script else self.default), self.end]
         try:
             if self.hold is not None:
                 await self.hold.wait()
@@ -60,16 +64,17 @@ class ScriptedFleet:
         except asyncio.CancelledError:
             self.num_cancelled += 1
             raise
-        given, finish = ids[: sampling.max_new_tokens], "length"
+        given, finish, version = ids[: sampling.max_new_tokens], "length", self.version
         if self.cut_after is not None and len(ids) > self.cut_after:
             given, finish, self.cut_after = ids[: self.cut_after], "abort", None
+            self.version += 1
         elif len(given) == len(ids):
             finish = "stop"
         if len(given) < len(ids):
             self._rest[len(token_ids) + len(given)] = ids[len(given) :]
         session.server = "server-0"
         logprobs = tuple(-0.25 - 0.001 * (len(token_ids) + i) for i in range(len(given)))
-        return Generated(tuple(given), logprobs, finish, (Span(self.version, DIGEST, len(given)),), "server-0")
+        return Generated(tuple(given), logprobs, finish, (Span(version, DIGEST, len(given)),), "server-0")
 
     async def cut(self, session: Session) -> None:
         """Nothing is ever at a server."""

@@ -14,10 +14,11 @@ from asyncrl.rollout.gateway.conversation import ProtocolError, TurnRequest
 from asyncrl.rollout.gateway.session import Session, SessionEnd
 from asyncrl.rollout.gateway.session_turns import Repeat
 from buffer import Row
+from buffer.versions import label
 from tests.support.ascii_chat import AsciiChat, encode
 from tests.support.event_loop import in_event_loop
 from tests.support.gateway_parts import LIMITS, SEARCH, SETTINGS, GatewayParts, said, user
-from tests.support.scripted_fleet import ScriptedFleet
+from tests.support.scripted_fleet import VERSION, ScriptedFleet
 
 CALL = '<tool_call>{"name": "search", "arguments": {"q": "x"}}</tool_call>'
 
@@ -39,7 +40,8 @@ def check_row(session: Session, number: int, texts: list[str]) -> None:
 
 @in_event_loop
 async def test_a_conversation_that_grows_is_one_row_of_the_tokens_that_were_sampled() -> None:
-    parts = GatewayParts(fleet=ScriptedFleet(script=deque(["one ", CALL, "three"])))
+    chat = AsciiChat()
+    parts = GatewayParts(chat=chat, fleet=ScriptedFleet(script=deque(["one ", CALL, "three"])))
     session = parts.session()
     messages = [user("a")]
     answers = []
@@ -50,7 +52,7 @@ async def test_a_conversation_that_grows_is_one_row_of_the_tokens_that_were_samp
     assert [answer.finish_reason for answer in answers] == ["stop", "tool_calls", "stop"]
     assert answers[0].token_ids == (*encode("one "), 2)
     assert answers[1].tool_calls[0].name == "search"
-    assert parts.chat.num_renders == 1, "later turns append"
+    assert chat.num_renders == 1, "later turns append"
     assert (session.num_turns, len(session.rows), dict(session.forks)) == (3, 1, {})
     asked = [ids for ids, _ in parts.fleet.asked]
     row = session.rows[0].row.token_ids.tolist()
@@ -167,6 +169,12 @@ async def test_an_answer_that_is_cut_goes_on_from_its_tokens() -> None:
     assert answer.text == "a long answer"
     check_row(session, 0, ["a long answer"])
     assert parts.counts["answers_cut"] == 1
+    (row,) = session.trajectory_rows()
+    assert [(span.version, span.num_tokens) for span in row.spans] == [(VERSION, 5), (VERSION + 1, 9)]
+    assert answer.weight_version == label(VERSION + 1)
+    await parts.ask(session, [user("a"), said(answer), user("b")])
+    (row,) = session.trajectory_rows()
+    assert [span.num_tokens for span in row.spans] == [5, 9 + 14], "spans of one version are one"
 
 
 @in_event_loop
