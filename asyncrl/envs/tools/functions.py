@@ -38,7 +38,7 @@ class FunctionTool:
         self._function, self._threads = function, threads
         self._marked: Marked = getattr(function, MARK, UNMARKED)
         self._parameters = parameters_of(function)
-        self.name: str = self._marked.name or getattr(function, "__name__", "")
+        self.name = str(self._marked.name or getattr(function, "__name__", ""))
         self.schema: Mapping[str, Json] = self._marked.schema or self._own_schema()
 
     async def create(self, instance_id: str, **kwargs: Json) -> None:
