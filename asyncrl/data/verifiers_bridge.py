@@ -27,6 +27,7 @@ LINE_BYTES = 64 << 20
 OPTIONS = ("-u", "-P")
 """Of the Python: what it prints comes at once, and the modules beside this file stand in the way of no other."""
 
+_RECORDED = "_asyncrl_is_recorded"
 _failures: contextvars.ContextVar[list[str]] = contextvars.ContextVar("failures")
 
 
@@ -127,7 +128,8 @@ class Bridge:
         turn = self._turns[episode] = asyncio.get_running_loop().create_future()
         shown = [plain_message(message) for message in messages]
         self._wire.send("prompt", episode=episode, messages=shown, tools=[schema(tool) for tool in tools])
-        return await turn
+        answer: Mapping[str, Any] = await turn
+        return answer
 
 
 def ended(state: Mapping[str, Any], failures: list[str]) -> dict[str, object]:
@@ -151,7 +153,7 @@ def record_failures(rubric: Any) -> None:
 
 def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, by name and signature; what it raises is noted for the episode that is scored."""
-    if getattr(function, "is_recorded", False):
+    if hasattr(function, _RECORDED):
         return function
 
     @functools.wraps(function)
@@ -174,8 +176,8 @@ def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
             _note(function, error)
             raise
 
-    wrapper = call_async if inspect.iscoroutinefunction(function) else call
-    wrapper.is_recorded = True  # type: ignore[attr-defined]
+    wrapper: Callable[..., Any] = call_async if inspect.iscoroutinefunction(function) else call
+    setattr(wrapper, _RECORDED, True)
     return wrapper
 
 
@@ -248,10 +250,11 @@ def schema(tool: Any) -> dict[str, Any]:
 
 def told(error: BaseException) -> str:
     """An error and what caused it, in one line."""
-    texts, seen = [], error
+    texts: list[str] = []
+    seen: BaseException | None = error
     while seen is not None and len(texts) < 4:
         texts.append(f"{type(seen).__name__}: {' '.join(str(seen).split())[:300]}")
-        seen = seen.__cause__  # type: ignore[assignment]
+        seen = seen.__cause__
     return " <- ".join(texts)
 
 

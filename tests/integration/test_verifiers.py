@@ -1,5 +1,5 @@
-"""Environments written for verifiers, played over the bridge: with the library where .venv-verifiers has it, and with a
-stand-in of what the bridge uses of it."""
+"""Environments written for verifiers, played over the bridge: with a stand-in of what it uses of the library, and with
+the library itself where ASYNCRL_VERIFIERS_PYTHON names a Python that has it (scripts/setup --verifiers makes one)."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from asyncrl.errors import ConfigError, DataError
 from tests.support.event_loop import in_event_loop
 
 SUPPORT = Path(__file__).resolve().parents[1] / "support"
-REAL = SUPPORT.parents[1] / ".venv-verifiers/bin/python"
+VARIABLE = "ASYNCRL_VERIFIERS_PYTHON"
 MAX_TURNS = 4
 CALL = '<tool_call>{"name": "times", "arguments": {"a": "3", "b": "5"}}</tool_call>'
 
@@ -35,10 +35,10 @@ def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> P
     paths = [str(SUPPORT / "verifiers_environments")]
     if request.param == "stand-in":
         paths.append(str(SUPPORT / "verifiers_stand_in"))
-    elif not REAL.exists():
-        pytest.skip("no .venv-verifiers (scripts/setup --verifiers makes one)")
+    elif VARIABLE not in os.environ:
+        pytest.skip(f"the library itself is not tested: there is no {VARIABLE}")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    return Path(sys.executable) if request.param == "stand-in" else REAL
+    return Path(sys.executable if request.param == "stand-in" else os.environ[VARIABLE]).absolute()
 
 
 def config_of(python: Path, kind: str, **settings: object) -> VerifiersConfig:
