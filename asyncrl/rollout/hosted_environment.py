@@ -38,6 +38,8 @@ class HostedEnvironment:
 
     def __init__(self, make: Callable[[], Environment]) -> None:
         self._environment = _guarded(make)
+        # Asked once: to look whether a class keeps a protocol takes longer than most snapshots.
+        self._resumable = self._environment if isinstance(self._environment, Resumable) else None
 
     def watch(self, state: EpisodeState) -> None:
         """Have it move the state of its episode, if it is Staged."""
@@ -60,10 +62,10 @@ class HostedEnvironment:
         """
         if state is None:
             return await self.reset(row, seed) if is_fresh else None
-        if not isinstance(self._environment, Resumable):
+        if self._resumable is None:
             return None
         try:
-            return await self._environment.restore(row, seed=seed, state=state)
+            return await self._resumable.restore(row, seed=seed, state=state)
         except AsyncrlError:
             raise
         except Exception:
@@ -77,10 +79,9 @@ class HostedEnvironment:
 
     def snapshot(self) -> Mapping[str, object] | None:
         """What the next owner needs; None: nobody can go on from here."""
-        environment = self._environment
-        if not isinstance(environment, Resumable):
+        if self._resumable is None:
             return None
-        state = _guarded(environment.snapshot)
+        state = _guarded(self._resumable.snapshot)
         return None if state is None else _guarded(lambda: json_safe_map("Environment.snapshot()", state))
 
     def tools(self, row: PromptRow) -> tuple[Mapping[str, Json], ...]:
