@@ -25,14 +25,14 @@ ROWS = 2  # of a server: few, so that a wave takes long enough to be met in the 
 class Wave:
     """Episodes that are sampled at once, the same ones each time."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet, self.counts = fleet, Counter[str]()
+    def __init__(self, fleet: Fleet, num_episodes: int = NUM_EPISODES) -> None:
+        self.fleet, self.counts, self._num_episodes = fleet, Counter[str](), num_episodes
         settings = episode_settings(max_new_tokens=CONTEXT, max_attempts=8)
         self._sampler = TurnSampler(fleet, settings, (), self.counts)
 
     async def play(self) -> list[Trajectory]:
         """All episodes to their ends."""
-        return list(await asyncio.gather(*(self._episode(number) for number in range(NUM_EPISODES))))
+        return list(await asyncio.gather(*(self._episode(number) for number in range(self._num_episodes))))
 
     async def on(self, server: str) -> None:
         """Return when some of them are on this server."""
