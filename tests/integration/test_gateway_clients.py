@@ -4,7 +4,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anthropic
@@ -32,10 +32,12 @@ MESSAGE_TOOLS: Any = [{"name": "calc", "description": "Computes.", "input_schema
 
 @dataclass
 class Scene:
-    """A gateway over an engine that repeats what stands behind a # of its prompt."""
+    """A gateway over an engine that repeats what stands behind a # of its prompt, behind a @ slowly."""
 
     gateway: RunningGateway
     engine: str
+    speed: fast_engine.Settings
+    engine_lives: ExitStack
 
     def open(self) -> dict[str, Any]:
         """A session of its own."""
@@ -74,36 +76,21 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[float], Scene]]:
-    """A scene by its engine's speed in tokens a second; each is made once."""
-    model, sign_id, stop_id = make_model(tmp_path_factory.mktemp("model"))
-    made: dict[float, Scene] = {}
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    model = tmp_path_factory.mktemp("model")
+    speed = replace(make_model(model), tokens_per_s=100_000.0)
+    limits = (("stream_tokens", 3), ("max_turns_in_flight", 2))
     with ExitStack() as stack:
-
-        def scene(tokens_per_s: float) -> Scene:
-            if tokens_per_s not in made:
-                speed = fast_engine.Settings(0, tokens_per_s, 512, sign_id, stop_id, "0.0")
-                engine = stack.enter_context(running_engine(speed))
-                settings = gateway_process.Settings(gateway=(("stream_tokens", 3),))
-                made[tokens_per_s] = Scene(stack.enter_context(running_gateway(engine, model, settings)), engine)
-            return made[tokens_per_s]
-
-        yield scene
+        lives = stack.enter_context(ExitStack())
+        engine = lives.enter_context(running_engine(speed))
+        settings = gateway_process.Settings(gateway=limits, server_wait_s=0.5)
+        gateway = stack.enter_context(running_gateway(engine, model, settings))
+        yield Scene(gateway, engine, speed, lives)
 
 
-@pytest.fixture
-def fast(scenes: Callable[[float], Scene]) -> Scene:
-    return scenes(100_000.0)
-
-
-@pytest.fixture
-def slow(scenes: Callable[[float], Scene]) -> Scene:
-    return scenes(5.0)
-
-
-def test_a_chat_goes_on_and_is_one_row_with_the_tokens_that_were_sampled(fast: Scene) -> None:
-    session = fast.open()
-    client = fast.openai(session)
+def test_a_chat_goes_on_and_is_one_row_with_the_tokens_that_were_sampled(scene: Scene) -> None:
+    session = scene.open()
+    client = scene.openai(session)
     messages: list[Any] = [{"role": "system", "content": "Be brief."}]
     for turn in range(3):
         messages.append({"role": "user", "content": f"say #{UNICODE} {turn}"})
@@ -116,16 +103,16 @@ def test_a_chat_goes_on_and_is_one_row_with_the_tokens_that_were_sampled(fast: S
         assert choice.logprobs.content is not None
         assert len(choice.logprobs.content) == done.usage.completion_tokens
         messages.append(choice.message)
-    state = fast.state(session)
+    state = scene.state(session)
     assert (state["turns"], len(state["rows"]), state["rows_begun"]) == (3, 1, {})
-    trajectory = fast.reward(session)
+    trajectory = scene.reward(session)
     assert trajectory["num_turns"] == 3
     (row,) = trajectory["rows"]
     assert row["sampled"].count("|") == 3
 
 
-def test_a_streamed_chat_never_cuts_a_character_and_joins_to_the_whole(fast: Scene) -> None:
-    client = fast.openai(fast.open())
+def test_a_streamed_chat_never_cuts_a_character_and_joins_to_the_whole(scene: Scene) -> None:
+    client = scene.openai(scene.open())
     ask: Any = {"model": "any", "messages": [{"role": "user", "content": f"say #{UNICODE}"}]}
     pieces, usage = [], None
     with client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}) as stream:
@@ -139,9 +126,9 @@ def test_a_streamed_chat_never_cuts_a_character_and_joins_to_the_whole(fast: Sce
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_tool_is_called_in_a_chat_and_its_result_goes_on_in_the_same_row(fast: Scene, stream: bool) -> None:
-    session = fast.open()
-    client = fast.openai(session)
+def test_a_tool_is_called_in_a_chat_and_its_result_goes_on_in_the_same_row(scene: Scene, stream: bool) -> None:
+    session = scene.open()
+    client = scene.openai(session)
     messages: list[Any] = [{"role": "user", "content": f"compute #Let me see. {CALL}"}]
     ask: Any = {"model": "any", "messages": messages, "tools": CHAT_TOOLS}
     if stream:
@@ -158,13 +145,13 @@ def test_a_tool_is_called_in_a_chat_and_its_result_goes_on_in_the_same_row(fast:
     messages += [sent_back, {"role": "tool", "tool_call_id": call.id, "content": "20 #done"}]
     done = client.chat.completions.create(model="any", messages=messages, tools=CHAT_TOOLS)
     assert done.choices[0].message.content == DONE
-    assert fast.state(session)["rows_begun"] == {}
+    assert scene.state(session)["rows_begun"] == {}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_responses_with_a_tool(fast: Scene, stream: bool) -> None:
-    session = fast.open()
-    client = fast.openai(session)
+def test_responses_with_a_tool(scene: Scene, stream: bool) -> None:
+    session = scene.open()
+    client = scene.openai(session)
     items: list[Any] = [{"role": "user", "content": f"compute #Let me see. {CALL}"}]
     ask: Any = {"model": "any", "input": items, "tools": RESPONSE_TOOLS, "instructions": "Be brief.", "store": False}
     if stream:
@@ -182,13 +169,13 @@ def test_responses_with_a_tool(fast: Scene, stream: bool) -> None:
     for item in items:
         item.pop("parsed_arguments", None)
     assert client.responses.create(**{**ask, "input": items}).output_text == DONE
-    assert fast.state(session)["rows_begun"] == {}
+    assert scene.state(session)["rows_begun"] == {}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_messages_with_a_tool(fast: Scene, stream: bool) -> None:
-    session = fast.open()
-    client = fast.anthropic(session)
+def test_messages_with_a_tool(scene: Scene, stream: bool) -> None:
+    session = scene.open()
+    client = scene.anthropic(session)
     messages: list[Any] = [{"role": "user", "content": f"compute #Let me see. {CALL}"}]
     ask: Any = {"model": "any", "max_tokens": 256, "tools": MESSAGE_TOOLS, "system": "Be brief."}
     if stream:
@@ -206,46 +193,46 @@ def test_messages_with_a_tool(fast: Scene, stream: bool) -> None:
     done = client.messages.create(**ask, messages=messages)
     assert (done.content[0].text, done.stop_reason) == (DONE, "end_turn")
     assert done.usage.input_tokens > message.usage.input_tokens
-    assert fast.state(session)["rows_begun"] == {}
+    assert scene.state(session)["rows_begun"] == {}
 
 
-def test_stop_sequences_and_lengths_end_an_answer_and_are_told_apart(fast: Scene) -> None:
-    client = fast.anthropic(fast.open())
+def test_stop_sequences_and_lengths_end_an_answer_and_are_told_apart(scene: Scene) -> None:
+    client = scene.anthropic(scene.open())
     ask: Any = {"model": "any", "messages": [{"role": "user", "content": "say #one two three"}]}
     stopped = client.messages.create(**ask, max_tokens=64, stop_sequences=[" three"])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", " three")
     assert stopped.content[0].text == "one two"
     cut = client.messages.create(**ask, max_tokens=2)
     assert (cut.stop_reason, cut.usage.output_tokens) == ("max_tokens", 2)
-    chat = fast.openai(fast.open()).chat.completions.create(**ask, max_tokens=2)
+    chat = scene.openai(scene.open()).chat.completions.create(**ask, max_tokens=2)
     assert chat.choices[0].finish_reason == "length"
-    response = fast.openai(fast.open()).responses.create(model="any", input="say #one two", max_output_tokens=2)
+    response = scene.openai(scene.open()).responses.create(model="any", input="say #one two", max_output_tokens=2)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-def test_tokens_are_counted_as_the_model_would_read_them(fast: Scene) -> None:
-    client = fast.anthropic(fast.open())
+def test_tokens_are_counted_as_the_model_would_read_them(scene: Scene) -> None:
+    client = scene.anthropic(scene.open())
     messages: Any = [{"role": "user", "content": "say #hello"}]
     counted = client.messages.count_tokens(model="any", messages=messages, tools=MESSAGE_TOOLS)
     done = client.messages.create(model="any", messages=messages, tools=MESSAGE_TOOLS, max_tokens=8)
     assert counted.input_tokens == done.usage.input_tokens
 
 
-def test_the_policy_is_the_one_model(fast: Scene) -> None:
-    session = fast.open()
-    assert [model.id for model in fast.openai(session).models.list()] == ["policy"]
-    assert fast.openai(session).models.retrieve("policy").id == "policy"
-    assert [model.id for model in fast.anthropic(session).models.list()] == ["policy"]
+def test_the_policy_is_the_one_model(scene: Scene) -> None:
+    session = scene.open()
+    assert [model.id for model in scene.openai(session).models.list()] == ["policy"]
+    assert scene.openai(session).models.retrieve("policy").id == "policy"
+    assert [model.id for model in scene.anthropic(session).models.list()] == ["policy"]
     with pytest.raises(openai.NotFoundError):
-        fast.openai(session).models.retrieve("another")
+        scene.openai(session).models.retrieve("another")
 
 
-def test_errors_are_the_clients_own(fast: Scene) -> None:
-    session = fast.open()
+def test_errors_are_the_clients_own(scene: Scene) -> None:
+    session = scene.open()
     ask: Any = {"model": "any", "messages": [{"role": "user", "content": "q"}]}
-    client, messages = fast.openai(session), fast.anthropic(session).messages
+    client, messages = scene.openai(session), scene.anthropic(session).messages
     with pytest.raises(openai.BadRequestError, match="one answer") as bad:
         client.chat.completions.create(**ask, n=2)
     assert bad.value.type == "invalid_request_error"
@@ -255,11 +242,11 @@ def test_errors_are_the_clients_own(fast: Scene) -> None:
         client.responses.create(model="any", input="q", previous_response_id="resp_1")
     with pytest.raises(anthropic.BadRequestError, match=r"rollout\.top_k"):
         messages.create(**ask, max_tokens=8, extra_body={"top_k": 3})
-    wrong = {**session, "api_key": "wrong", "base_url": fast.gateway.url + "/v1"}
+    wrong = {**session, "api_key": "wrong", "base_url": scene.gateway.url + "/v1"}
     with pytest.raises(openai.AuthenticationError):
-        fast.openai(wrong).chat.completions.create(**ask)
+        scene.openai(wrong).chat.completions.create(**ask)
     with pytest.raises(anthropic.AuthenticationError):
-        fast.anthropic({**wrong, "anthropic_base_url": fast.gateway.url}).messages.create(**ask, max_tokens=8)
+        scene.anthropic({**wrong, "anthropic_base_url": scene.gateway.url}).messages.create(**ask, max_tokens=8)
 
 
 def test_every_field_that_the_clients_can_send_is_known() -> None:
@@ -279,15 +266,15 @@ def test_every_field_that_the_clients_can_send_is_known() -> None:
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_ends_its_request_at_the_engine_and_the_session_goes_on(
-    slow: Scene, protocol: str, stream: bool
+    scene: Scene, protocol: str, stream: bool
 ) -> None:
-    session = slow.open()
-    aborts = slow.counts()["aborts"]
-    ask: Any = {"model": "any", "messages": [{"role": "user", "content": "say #" + "a b c d e f g h " * 8}]}
+    session = scene.open()
+    aborts = scene.counts()["aborts"]
+    ask: Any = {"model": "any", "messages": [{"role": "user", "content": "say @" + "a b c d e f g h " * 8}]}
     options: dict[str, Any] = {"max_retries": 0, "timeout": 60.0 if stream else 0.4}
-    chat: Any = slow.openai(session, **options).chat.completions
+    chat: Any = scene.openai(session, **options).chat.completions
     if protocol == "anthropic":
-        chat, ask = slow.anthropic(session, **options).messages, {**ask, "max_tokens": 256}
+        chat, ask = scene.anthropic(session, **options).messages, {**ask, "max_tokens": 256}
     if stream:
         with chat.create(**ask, stream=True) as events:
             next(iter(events))
@@ -295,13 +282,61 @@ def test_a_client_that_leaves_ends_its_request_at_the_engine_and_the_session_goe
         with pytest.raises((openai.APITimeoutError, anthropic.APITimeoutError)):
             chat.create(**ask)
     for _ in range(2000):
-        counts = slow.counts()
+        counts = scene.counts()
         if counts["aborts"] > aborts and not counts["running"]:
             break
     else:
         raise AssertionError(f"the engine still samples: {counts}")
-    state = slow.state(session)
+    state = scene.state(session)
     assert (state["turns"], state["rows"]) == (0, [])
-    done = slow.openai(session).chat.completions.create(model="any", messages=[{"role": "user", "content": "say #x"}])
+    done = scene.openai(session).chat.completions.create(model="any", messages=[{"role": "user", "content": "say #x"}])
     assert done.choices[0].message.content == "x"
-    assert slow.state(session)["turns"] == 1
+    assert scene.state(session)["turns"] == 1
+
+
+def test_too_many_turns_of_a_session_are_told_to_come_back(scene: Scene) -> None:
+    session = scene.open()
+    client = scene.openai(session, max_retries=0)
+    ask: Any = {"model": "any", "messages": [{"role": "user", "content": "say @" + "a b c d e f g h " * 8}]}
+    with ExitStack() as streams:
+        for _ in range(2):
+            next(iter(streams.enter_context(client.chat.completions.create(**ask, stream=True))))
+        with pytest.raises(openai.RateLimitError) as refused:
+            client.chat.completions.create(**ask)
+        assert int(refused.value.response.headers["retry-after"]) >= 1
+        with pytest.raises(anthropic.RateLimitError):
+            scene.anthropic(session, max_retries=0).messages.create(**ask, max_tokens=8)
+
+
+def test_an_engine_that_dies_is_an_error_in_the_stream_and_before_it_a_status(scene: Scene) -> None:
+    ask: Any = {"model": "any", "messages": [{"role": "user", "content": "say @" + "a b c d e f g h " * 8}]}
+    sessions = [scene.open() for _ in range(3)]
+    chat = scene.openai(sessions[0], max_retries=0)
+    responses = scene.openai(sessions[1], max_retries=0).responses
+    messages = scene.anthropic(sessions[2], max_retries=0).messages
+    with ExitStack() as streams:
+        open_ones: list[Any] = [
+            streams.enter_context(chat.chat.completions.create(**ask, stream=True)),
+            streams.enter_context(responses.create(model="any", input=ask["messages"], stream=True)),
+            streams.enter_context(messages.create(**ask, max_tokens=256, stream=True)),
+        ]
+        for stream in open_ones:
+            next(iter(stream))
+        scene.engine_lives.close()
+        with pytest.raises(openai.APIError, match="server"):
+            list(open_ones[0])
+        last = list(open_ones[1])[-1]
+        assert last.type == "response.failed"
+        assert "server" in last.response.error.message
+        with pytest.raises(anthropic.APIStatusError, match="server"):
+            list(open_ones[2])
+    with pytest.raises(openai.InternalServerError) as refused:
+        chat.chat.completions.create(**ask)
+    assert refused.value.status_code == 503
+    with pytest.raises(anthropic.InternalServerError):
+        messages.create(**ask, max_tokens=8)
+    assert all(scene.state(session)["turns"] == 0 for session in sessions)
+    again = replace(scene.speed, port=int(scene.engine.rpartition(":")[2]))
+    scene.engine_lives.enter_context(running_engine(again))
+    ask = {"model": "any", "messages": [{"role": "user", "content": "say #x"}]}
+    assert scene.openai(sessions[0]).chat.completions.create(**ask).choices[0].message.content == "x"

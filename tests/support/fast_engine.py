@@ -28,6 +28,7 @@ class Settings:
 
     Attributes:
         answer_tokens: most ids of an answer, the stop id included.
+        slow_sign_id: a sign whose answers come at `slow_tokens_per_s`.
         label: weight version of every token.
     """
 
@@ -37,18 +38,25 @@ class Settings:
     sign_id: int = -1
     stop_id: int = 2
     label: str = "default"
+    slow_sign_id: int = -1
+    slow_tokens_per_s: float = 5.0
 
-    def ids(self, prompt: Sequence[int], most: int) -> list[int]:
-        """The ids of an answer to a prompt: at most `most`, the stop id last unless it is cut there."""
-        try:
-            begin = len(prompt) - list(reversed(prompt)).index(self.sign_id)
-        except ValueError:
-            return [*[self.stop_id + 1] * (self.answer_tokens - 1), self.stop_id][:most]
+    def answer(self, prompt: Sequence[int], most: int) -> tuple[list[int], float]:
+        """The ids of an answer to a prompt: at most `most`, the stop id last unless it is cut there; and their rate."""
+        signs = {self.sign_id: self.tokens_per_s, self.slow_sign_id: self.slow_tokens_per_s}
+        begin = max(_after_last(prompt, sign) for sign in signs)
+        if not begin:
+            return [*[self.stop_id + 1] * (self.answer_tokens - 1), self.stop_id][:most], self.tokens_per_s
         end = next((at for at in range(begin, len(prompt)) if prompt[at] == self.stop_id), len(prompt))
         mark = list(prompt[begin:end])[: self.answer_tokens - 1]
         # A prompt that ends with the beginning of its answer is continued.
         so_far = next(size for size in range(len(mark), -1, -1) if list(prompt[len(prompt) - size :]) == mark[:size])
-        return [*mark[so_far:], self.stop_id][:most]
+        return [*mark[so_far:], self.stop_id][:most], signs[prompt[begin - 1]]
+
+
+def _after_last(prompt: Sequence[int], sign: int) -> int:
+    """Where what stands behind the last `sign` begins; 0: there is none."""
+    return len(prompt) - list(reversed(prompt)).index(sign) if sign in prompt else 0
 
 
 class FastEngine:
@@ -90,10 +98,10 @@ class FastEngine:
     async def _answer(self, prompt: list[int], sampling: dict[str, Any], rid: str) -> bytes:
         loop = asyncio.get_running_loop()
         most = sampling["max_new_tokens"]
-        ids = self._settings.ids(prompt, most)
+        ids, tokens_per_s = self._settings.answer(prompt, most)
         future: asyncio.Future[bool] = loop.create_future()
         self._running[rid] = future
-        timer = loop.call_later(len(ids) / self._settings.tokens_per_s, _settle, future)
+        timer = loop.call_later(len(ids) / tokens_per_s, _settle, future)
         begun = loop.time()
         try:
             aborted = await future
@@ -105,7 +113,7 @@ class FastEngine:
             del self._running[rid]
         finish: dict[str, object] = {"type": "length", "length": most}
         if aborted:
-            ids = ids[: int((loop.time() - begun) * self._settings.tokens_per_s)]
+            ids = ids[: int((loop.time() - begun) * tokens_per_s)]
             finish = {"type": "abort", "message": "Aborted"}
             self.num_aborts += 1
         elif ids[-1] == self._settings.stop_id:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from asyncrl.rollout.gateway.gateway import Gateway
 from asyncrl.run.collector import spare_what_lives_long
 from asyncrl.run.http_server import listen, serving, url_of
 from buffer import BufferConfig, Group, Leased, ReplayBuffer, Trajectory
+from tests.support import fast_engine
 from tests.support.chat_models import make_model_dir
 from tests.support.episode_settings import episode_settings
 
@@ -45,9 +46,11 @@ class Settings:
         group_size: sessions of one data source that make a group.
         gateway: keys of the section `gateway`.
         episodes: of EpisodeSettings.
+        server_wait_s: seconds a turn waits for the engine.
     """
 
     group_size: int = 1
+    server_wait_s: float = 30.0
     gateway: tuple[tuple[str, Any], ...] = ()
     episodes: tuple[tuple[str, Any], ...] = (("max_new_tokens", 256), ("context_length", 8192))
 
@@ -67,7 +70,7 @@ class Served:
         self.fleet = Fleet(
             FixedBoard([engine]),
             lambda url: ServerClient(url, vocab_size=vocabulary),
-            FleetLimits(request_timeout_s=120.0, server_wait_s=30.0),
+            FleetLimits(request_timeout_s=120.0, server_wait_s=settings.server_wait_s),
         )
         self.gateway = Gateway(
             GatewayConfig(**dict(settings.gateway)),
@@ -140,7 +143,7 @@ class RunningGateway:
 @contextmanager
 def running_gateway(engine: str, model: Path, settings: Settings = Settings()) -> Iterator[RunningGateway]:
     """A started gateway, gone at the end."""
-    described = json.dumps([settings.group_size, dict(settings.gateway), dict(settings.episodes)])
+    described = json.dumps(asdict(settings))
     command = [sys.executable, "-m", "tests.support.gateway_process", "--engine", engine, "--model", str(model)]
     command += ["--settings", described]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -150,19 +153,21 @@ def running_gateway(engine: str, model: Path, settings: Settings = Settings()) -
             process.kill()
 
 
-def make_model(path: Path) -> tuple[Path, int, int]:
-    """A model directory whose template has tools; it, the id of the sign #, and the id that ends an answer."""
+def make_model(path: Path) -> fast_engine.Settings:
+    """A model directory whose template has tools; an engine for it: what stands behind a # is repeated, behind a @
+    slowly."""
     make_model_dir(path, FAMILY)
     vocab = json.loads((path / "tokenizer.json").read_text())["model"]["vocab"]
     added = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
     (path / "config.json").write_text(json.dumps({"vocab_size": max(*vocab.values(), *(a["id"] for a in added)) + 1}))
     chat = ChatTemplate.from_model_dir(path)
     (stop_id,) = chat.eos_ids
-    sign_id = vocab["#"]
-    assert chat.render([{"role": "user", "content": "go on #a#b"}]).count(sign_id) == 2, (
-        "the sign is a token of its own"
+    signs = [vocab[char] for char in "#@"]
+    ids = chat.render([{"role": "user", "content": "go on #a @b"}])
+    assert [one for one in ids if one in signs] == signs, "a sign is a token of its own"
+    return fast_engine.Settings(
+        sign_id=signs[0], slow_sign_id=signs[1], stop_id=stop_id, answer_tokens=512, label="0.0"
     )
-    return path, sign_id, stop_id
 
 
 def _rss_bytes() -> int:
@@ -172,9 +177,7 @@ def _rss_bytes() -> int:
 
 async def main(args: argparse.Namespace) -> None:
     """Serve until killed."""
-    group_size, gateway, episodes = json.loads(args.settings)
-    settings = Settings(group_size, tuple(gateway.items()), tuple(episodes.items()))
-    served = Served(args.engine, args.model, settings)
+    served = Served(args.engine, args.model, Settings(**json.loads(args.settings)))
     spare_what_lives_long()
     bound = listen("127.0.0.1", 0, "gateway")
     served.gateway.url = url_of(bound)

@@ -10,11 +10,11 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from scripts.benches.rollout_cases.gateway_load import Harness, Load, Outcome, drive, percentile
-from tests.support import fast_engine
 from tests.support.fast_engine import running_engine
 from tests.support.gateway_process import RunningGateway, Settings, make_model, running_gateway
 
@@ -44,9 +44,8 @@ def measure(
         RuntimeError: a request was refused.
     """
     with tempfile.TemporaryDirectory() as folder:
-        model, sign_id, stop_id = make_model(Path(folder))
-        speed = fast_engine.Settings(0, TOKENS_PER_S, 64, sign_id, stop_id, "0.0")
-        with running_engine(speed) as engine, running_gateway(engine, model, SETTINGS) as gateway:
+        speed = replace(make_model(Path(folder)), tokens_per_s=TOKENS_PER_S)
+        with running_engine(speed) as engine, running_gateway(engine, Path(folder), SETTINGS) as gateway:
             return asyncio.run(_measured(gateway, num_sessions, requests_per_s, duration_s, warm_up_s))
 
 
