@@ -48,13 +48,14 @@ class ToolPlay:
         *script: Any,
         tool: ScriptedTool | None = None,
         rewards: FixedRewards | None = None,
+        fleet: Any = None,
         max_turns: int = 3,
         context_length: int = 64,
         read_turn: Callable[[str], ParsedTurn] = read_turn,
         **tools: Any,
     ) -> None:
         self.tool = tool or ScriptedTool()
-        self.fleet = ScriptedFleet(*script)
+        self.fleet = fleet or ScriptedFleet(*script)
         self.rewards = rewards or FixedRewards()
         config = RolloutConfig(max_turns=max_turns, tools=ToolsConfig(**{"timeout_s": 5.0, **tools}))
         self.deps = EnvironmentDeps(self.rewards, config, read_turn=read_turn)

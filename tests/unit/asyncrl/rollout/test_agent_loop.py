@@ -9,6 +9,7 @@ import pytest
 
 from asyncrl.data.values import Json
 from asyncrl.envs.tools.base import ToolAnswer
+from asyncrl.envs.tools.parsers import ParsedTurn, ToolCall
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.rollout.episode import EpisodeFailed
 from asyncrl.rollout.progress import Halted, Progress
@@ -16,6 +17,7 @@ from tests.support.char_chat import END
 from tests.support.event_loop import in_event_loop
 from tests.support.scripted_play import taken_over, travelled
 from tests.support.scripted_tools import ScriptedTool, never
+from tests.support.seeded_fleet import SeededFleet
 from tests.support.tool_play import ANSWER, CALL, ROW, FixedRewards, ToolPlay
 
 
@@ -249,3 +251,38 @@ async def test_a_prompt_that_is_too_long_with_the_environments_tools_says_that_t
     with pytest.raises(EpisodeFailed, match="Its tools are the environment's") as caught:
         await play.run()
     assert caught.value.reason == "prompt_refused"
+
+
+@pytest.mark.parametrize("ordinal", range(3))
+@in_event_loop
+async def test_wherever_it_is_cut_an_episode_with_tools_goes_on_as_the_uncut_one(ordinal: int) -> None:
+    """Calls that were answered are not repeated; one whose turn was not answered yet is made by the next owner."""
+
+    async def double(arguments: Mapping[str, Json]) -> ToolAnswer:
+        return ToolAnswer(str(2 * int(str(arguments["x"]))), reward=1.0)
+
+    def play_on(progress: Progress, cut: int | None = None) -> ToolPlay:
+        tool = ScriptedTool(execute=double, keeps_state=False)
+        play = ToolPlay(
+            tool=tool,
+            fleet=SeededFleet(progress, cut),
+            read_turn=lambda text: ParsedTurn("", (ToolCall("calc", {"x": len(text)}),)),
+        )
+        play.task = replace(play.task, ordinal=ordinal)
+        return play
+
+    progress = Progress()
+    uncut = play_on(progress)
+    whole = await uncut.run(progress)
+    assert whole.num_turns == 3 or whole.finish_reason == "length"
+    for cut in range(1, whole.num_sampled):
+        progress = Progress()
+        first = play_on(progress, cut)
+        with pytest.raises(Halted):
+            await first.run(progress)
+        resumed = taken_over(travelled(progress))
+        second = play_on(resumed)
+        assert await second.run(resumed) == whole
+        assert first.tool.arguments + second.tool.arguments == uncut.tool.arguments
+        first.tool.check_released()
+        second.tool.check_released()

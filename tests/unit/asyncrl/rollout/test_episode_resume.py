@@ -1,14 +1,12 @@
 """Episodes that another worker began: what is kept of them, what goes on, and what starts over."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from asyncrl.envs.base import Message
-from asyncrl.inference.fleet import Generated, Session
-from asyncrl.inference.protocol import Sampling
 from asyncrl.rollout.episode import EpisodeFailed, EpisodePlayer, EpisodeTask, PromptMemo
 from asyncrl.rollout.progress import Halted, Progress
 from buffer import Span, TrajectoryError
@@ -24,6 +22,7 @@ from tests.support.scripted_play import (
     taken_over,
     travelled,
 )
+from tests.support.seeded_fleet import SeededFleet
 
 
 @in_event_loop
@@ -162,38 +161,6 @@ async def test_a_parked_episode_that_does_not_say_where_its_turn_begins_is_refus
         with pytest.raises(TrajectoryError, match="its last turn begins at"):
             progress.take(broken)
         assert (progress.is_resumed, progress.num_sampled) == (False, 0)
-
-
-class SeededFleet:
-    """A token is a function of seed and position; answers end at positions of their own. Cuts after `cut` tokens."""
-
-    def __init__(self, progress: Progress, cut: int | None = None) -> None:
-        self.progress, self.left = progress, cut
-
-    async def generate(
-        self, token_ids: Sequence[int], sampling: Sampling, *, session: Session, may_start_on: Callable[[int], bool]
-    ) -> Generated:
-        out: list[int] = []
-        finish = "length"
-        while len(out) < sampling.max_new_tokens:
-            if self.left is not None:
-                if self.left == 0:
-                    self.progress.is_halted = True
-                    finish = "abort"
-                    break
-                self.left -= 1
-            position = len(token_ids) + len(out)
-            drawn = (sampling.seed * 31 + position * position * 7) % 13
-            out.append(END if drawn == 0 else 10 + drawn % 10)
-            if out[-1] == END:
-                finish = "stop"
-                break
-        logprobs = tuple(-0.001 * (len(token_ids) + i) for i in range(len(out)))
-        spans = (Span(5, 50, len(out)),) if out else ()
-        return Generated(tuple(out), logprobs, finish, spans, "server-0")
-
-    async def cut(self, session: Session) -> None:
-        raise AssertionError("nothing is in flight")
 
 
 @pytest.mark.parametrize("ordinal", range(4))
