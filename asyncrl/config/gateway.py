@@ -28,8 +28,9 @@ class GatewayConfig(Section):
     max_bytes: int = Field(2 << 30, ge=1 << 20)
     """Memory of all open sessions, about. Past it no session is opened (429)."""
 
-    max_session_bytes: int = Field(64 << 20, ge=1 << 16)
-    """Memory of one session, about: 9 bytes a token and what lies around it. Past it it takes no further turn (413)."""
+    max_session_bytes: int | None = Field(None, ge=1 << 16)
+    """Memory of one session, about: 9 bytes a token and what lies around it. Past it it takes no further turn (413).
+    null: its share of buffer.max_group_bytes, as a larger group could not be put."""
 
     max_body_bytes: int = Field(32 << 20, ge=1 << 10)
     """Longest body of one request: the whole conversation as JSON."""
@@ -72,7 +73,7 @@ class GatewayConfig(Section):
     @model_validator(mode="after")
     def a_session_fits(self) -> Self:
         """Refuse limits of which the smaller could never be reached."""
-        if self.max_session_bytes > self.max_bytes:
+        if (self.max_session_bytes or 0) > self.max_bytes:
             raise ValueError(
                 f"gateway.max_session_bytes = {self.max_session_bytes} is more than gateway.max_bytes = "
                 f"{self.max_bytes}: one session could fill the gateway. Lower the first or raise the second."

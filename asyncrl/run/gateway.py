@@ -104,6 +104,7 @@ def _gateway(config: Config, parts: RolloutParts, buffer: ReplayBuffer, key: str
         parser=parser,
         buffer=buffer,
         group_size=config.rollout.n,
+        max_trajectory_bytes=config.buffer.max_group_bytes // config.rollout.n,
         worker=name,
     )
 

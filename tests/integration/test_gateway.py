@@ -293,6 +293,26 @@ async def test_a_client_that_leaves_ends_its_request_at_the_engine(slow_engine: 
 
 
 @in_event_loop
+async def test_a_request_that_comes_again_is_answered_as_before(engine: str, buffer: ReplayBuffer) -> None:
+    async with running_gateway(buffer, [engine], version=VERSION) as scene:
+        session = await scene.reserve()
+        body = {"model": "any", "messages": [user(f"{SIGN}1")]}
+
+        async def ask(**headers: str) -> str:
+            reply = await scene.post("/v1/chat/completions", body, key=session["api_key"], **headers)
+            return str(reply.json()["id"])
+
+        first = await ask(x_stainless_retry_count="0")
+        assert await ask(x_stainless_retry_count="1") == first, "as the official clients try again"
+        assert await ask(x_stainless_retry_count="0") != first, "asked anew"
+        keyed = await ask(idempotency_key="one")
+        assert await ask(idempotency_key="one") == keyed
+        assert await ask(idempotency_key="two") != keyed
+        state = await scene.http.get(f"/sessions/{session['id']}", headers={"authorization": f"Bearer {KEY}"})
+        assert (state.json()["turns"], state.json()["rows_begun"]) == (4, {"retry": 3})
+
+
+@in_event_loop
 async def test_held_out_prompts_of_an_open_evaluation_come_first(engine: str, buffer: ReplayBuffer) -> None:
     evaluation = buffer.open_evaluation(VERSION, num_prompts=1, group_size=1)
     async with running_gateway(buffer, [engine], version=VERSION) as scene:

@@ -107,6 +107,7 @@ async def running_gateway(
         parser=PARSERS["hermes"],
         buffer=buffer,
         group_size=GROUP,
+        max_trajectory_bytes=1 << 22,
         worker="gateway-0",
     )
     rows = sort_rows(10)

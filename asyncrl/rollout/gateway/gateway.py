@@ -46,6 +46,7 @@ class Gateway:
         group_size: trajectories of a group, for online sessions.
         parser: of tool calls.
         worker: name under which online groups are put.
+        max_trajectory_bytes: what the buffer takes of one, if its group is full of such. None: what the gateway does.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Gateway:
         buffer: ReplayBuffer,
         group_size: int,
         worker: str,
+        max_trajectory_bytes: int | None = None,
     ) -> None:
         self._config = config
         self.url = config.public_url or ""
@@ -72,7 +74,7 @@ class Gateway:
             SessionLimits(
                 max_sessions=config.max_sessions,
                 max_bytes=config.max_bytes,
-                max_session_bytes=config.max_session_bytes,
+                max_session_bytes=config.max_session_bytes or max_trajectory_bytes or config.max_bytes,
                 max_turns_in_flight=config.max_turns_in_flight,
             )
         )

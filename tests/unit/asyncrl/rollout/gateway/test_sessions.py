@@ -192,7 +192,9 @@ async def test_a_stop_text_ends_the_tokens_too_and_most_tokens_are_the_requests(
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(RequestRefused("no"), 400), (ServerUnavailable("gone"), 503)], ids=["refused", "unavailable"]
+    ("error", "status"),
+    [(RequestRefused("no"), 400), (ServerUnavailable("gone"), 503), (RuntimeError("a fault"), 500)],
+    ids=["refused", "unavailable", "fault"],
 )
 @in_event_loop
 async def test_what_servers_say_becomes_an_error_of_the_protocol(error: Exception, status: int) -> None:
