@@ -23,6 +23,9 @@ ARGUMENTS = {"expr": "4*5", "why": "caf\u00e9 \u2764"}
 DONE = "done\n</tool_response>"
 """What stands behind the # of a tool's answer as the template writes it."""
 UNICODE = "caf\u00e9 \u2764 \U0001f600 \u65e5\u672c\u8a9e"
+# Certificates are read for every client that is made, and most of a test would be that.
+HTTP = httpx.Client(verify=False)
+OPENAI_HTTP, ANTHROPIC_HTTP = openai.DefaultHttpxClient(verify=False), anthropic.DefaultHttpxClient(verify=False)
 SCHEMA = {"type": "object", "properties": {"expr": {"type": "string"}}}
 FUNCTION = {"name": "calc", "description": "Computes.", "parameters": SCHEMA}
 CHAT_TOOLS: Any = [{"type": "function", "function": FUNCTION}]
@@ -45,14 +48,14 @@ class Scene:
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self.gateway.key}"}
-        reply = httpx.post(self.gateway.url + path, json=body, headers=headers)
+        reply = HTTP.post(self.gateway.url + path, json=body, headers=headers)
         assert reply.status_code in (200, 201), reply.text
         return dict(reply.json())
 
     def state(self, session: dict[str, Any]) -> dict[str, Any]:
         """What the gateway says of a session."""
         headers = {"authorization": f"Bearer {session['api_key']}"}
-        return dict(httpx.get(f"{self.gateway.url}/sessions/{session['id']}", headers=headers).json())
+        return dict(HTTP.get(f"{self.gateway.url}/sessions/{session['id']}", headers=headers).json())
 
     def reward(self, session: dict[str, Any], reward: float = 1.0) -> dict[str, Any]:
         """End a session with its reward, and wait for its trajectory."""
@@ -65,14 +68,16 @@ class Scene:
         raise AssertionError("the trajectory did not come")
 
     def openai(self, session: dict[str, Any], **options: Any) -> openai.OpenAI:
+        options["http_client"] = OPENAI_HTTP
         return openai.OpenAI(base_url=session["base_url"], api_key=session["api_key"], **options)
 
     def anthropic(self, session: dict[str, Any], **options: Any) -> anthropic.Anthropic:
+        options["http_client"] = ANTHROPIC_HTTP
         return anthropic.Anthropic(base_url=session["anthropic_base_url"], api_key=session["api_key"], **options)
 
     def counts(self) -> dict[str, int]:
         """What the engine counted."""
-        return dict(httpx.get(self.engine + "/counts").json())
+        return dict(HTTP.get(self.engine + "/counts").json())
 
 
 @pytest.fixture(scope="module")
