@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from buffer import Claim, Fenced, ReplayBuffer, RunRecord
+from buffer import Claim, Draw, Fenced, ReplayBuffer, RunRecord
 from buffer.answers import SweepReport
 from buffer.keys import payload_key
 from tests.support.buffer_run import CONFIG, BufferRun
@@ -105,6 +105,19 @@ def held_out(run: BufferRun, _: Any) -> Any:
     return found.run, found.counts()
 
 
+def drawn(run: BufferRun) -> Claim:
+    claim = run.buffer.reserve("w", OFFERED)
+    assert isinstance(claim, Claim)
+    return claim
+
+
+def played_drawn(run: BufferRun) -> None:
+    claim = drawn(run)
+    run.buffer.put(claim, group_for(claim, run.version()), pass_reward=0.5)
+
+
+OFFERED = (Draw(0, 7, "no result yet"), Draw(2, 8, "no result yet"))
+
 CASES: dict[str, Case] = {
     "connect": Case(nothing, lambda run, _: ReplayBuffer.connect(run._server.url, run.name, CONFIG).close()),
     "register": Case(nothing, lambda run, _: run.buffer.register(RECORD)),
@@ -114,6 +127,18 @@ CASES: dict[str, Case] = {
         lambda run: run.buffer.abandon(parked(run)), lambda run, _: run.buffer.reserve("w")
     ),
     "reserve, refused": Case(lambda run: run.claims(), lambda run, _: run.buffer.reserve("w")),
+    "reserve with draws": Case(nothing, lambda run, _: run.buffer.reserve("w", OFFERED)),
+    "reserve, draws passed": Case(drawn, lambda run, _: run.buffer.reserve("w", OFFERED[:1])),
+    "put of a drawn one": Case(
+        drawn, lambda run, claim: run.buffer.put(claim, group_for(claim, run.version()), pass_reward=0.5)
+    ),
+    "put of a drawn one, filtered": Case(
+        drawn,
+        lambda run, claim: run.buffer.put(claim, group_for(claim, run.version()), filtered="none", pass_reward=0.5),
+        repeated="Fenced",
+    ),
+    "pass_rates": Case(played_drawn, lambda run, _: run.buffer.pass_rates([7, 8])),
+    "draws": Case(played_drawn, lambda run, _: run.buffer.draws()),
     "renew": Case(lambda run: run.claim(), lambda run, claim: run.buffer.renew(claim, run.version(), 5)),
     "put": Case(lambda run: run.claim(), lambda run, claim: run.buffer.put(claim, group_for(claim, run.version()))),
     "put over what was parked": Case(parked, lambda run, claim: run.buffer.put(claim, group_for(claim, run.version()))),

@@ -28,9 +28,9 @@ local function take_over_parked(card, tokens)
   discard_parked(card)
 end
 
--- The newest result of a prompt that was drawn; -1: there is none.
+-- The newest result of a prompt that was drawn; -1, or nothing from an older worker: there is none.
 local function note_result(o, prompt, passed, scored)
-  if prompt ~= "-1" then
+  if scored and prompt ~= "-1" then
     redis.call("HSET", K.pass_rates, prompt, passed .. " " .. scored .. " " .. string.format("%d", tonumber(o)))
   end
 end
