@@ -113,7 +113,7 @@ class ToolsConfig(Section):
     python: PythonToolConfig = PythonToolConfig()
     """Limits of the built-in tool `python`."""
 
-    parser: Literal["auto", "hermes", "qwen", "llama3_json", "mistral", "pythonic", "harmony"] = "auto"
+    parser: Literal["auto", "hermes", "qwen", "qwen3_coder", "llama3_json", "mistral", "pythonic", "harmony"] = "auto"
     """The form in which the model writes calls. `auto`: what its chat template shows, refused where that is unclear."""
 
     max_calls_per_turn: int = Field(16, ge=1)

@@ -18,7 +18,7 @@ from asyncrl.data.values import Json, kind, replace_surrogates
 from asyncrl.envs.tools.base import Tool, ToolAnswer, ToolError
 from asyncrl.envs.tools.calls import CallOutcome, call_id, not_run, refused, truncated
 from asyncrl.envs.tools.instances import GRACE_S, Instances, Overdue, Releases, within
-from asyncrl.envs.tools.parsers import BadCall, ToolCall
+from asyncrl.envs.tools.parsers import BadCall, ToolCall, typed
 
 WAIT_NAME = "episode waits for tools"
 
@@ -149,7 +149,9 @@ class ToolSession:
         return CallOutcome(outcome, call.name, self._shown(answer.text), answer.reward, answer.metrics)
 
     async def _execute(self, call: ToolCall) -> ToolAnswer:
-        answer = await self._tools[call.name].execute(await self._instances.of(call.name), call.arguments)
+        tool = self._tools[call.name]
+        arguments = typed(call, tool.schema).arguments
+        answer = await tool.execute(await self._instances.of(call.name), arguments)
         if not isinstance(answer, ToolAnswer):
             raise TypeError(f"it answered with {kind(answer)}, wanted a ToolAnswer")
         for number in (*answer.metrics.values(), *(() if answer.reward is None else (answer.reward,))):

@@ -10,6 +10,7 @@ from asyncrl.envs.tools.parsers.hermes import HermesParser
 from asyncrl.envs.tools.parsers.llama3_json import Llama3JsonParser
 from asyncrl.envs.tools.parsers.mistral import MistralParser
 from asyncrl.envs.tools.parsers.pythonic import PythonicParser
+from asyncrl.envs.tools.parsers.qwen3_coder import Qwen3CoderParser, typed
 from asyncrl.errors import ConfigError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "TurnReader",
     "find_parser",
     "parse_turn",
+    "typed",
 ]
 
 AUTO, DEFAULT = "auto", "hermes"
@@ -29,6 +31,7 @@ PARSERS: Mapping[str, ToolCallParser] = MappingProxyType(
     {
         "hermes": HermesParser(),
         "qwen": HermesParser(),
+        "qwen3_coder": Qwen3CoderParser(),
         "llama3_json": Llama3JsonParser(),
         "mistral": MistralParser(),
         "pythonic": PythonicParser(),

@@ -17,11 +17,17 @@ MAX_ITEMS = 1000  # of one turn; what comes after them is text: bounds the work 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A well-formed call. as_string: its arguments came as JSON in a string, and are decoded here."""
+    """A well-formed call.
+
+    Attributes:
+        as_string: its arguments came as JSON in a string, and are decoded here.
+        is_untyped: the form has no types, so all values are text; `typed` gives them those of the tool's schema.
+    """
 
     name: str
     arguments: Mapping[str, Json]
     as_string: bool = False
+    is_untyped: bool = False
 
 
 @dataclass(frozen=True)

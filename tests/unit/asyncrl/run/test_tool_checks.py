@@ -48,7 +48,7 @@ def test_tools_that_the_environment_has_no_use_for_are_refused(tmp_path: Path, e
 
 def test_a_form_of_calls_that_cannot_be_told_is_refused(tmp_path: Path) -> None:
     path = make_model_dir(tmp_path / "gemma", "gemma")
-    (path / "chat_template.jinja").write_text(FAMILIES["chatml"][0] + "{# <function= #}")
+    (path / "chat_template.jinja").write_text(FAMILIES["chatml"][0] + "{# <arg_key> #}")
     rollout = RolloutConfig(environment="tool_math")
     with pytest.raises(ConfigError, match=r"rollout\.tools\.parser = auto"):
         check_tools(rollout, find_environment("tool_math"), ChatTemplate.from_model_dir(path))

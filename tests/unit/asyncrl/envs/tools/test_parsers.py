@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from asyncrl.config import ToolsConfig
 from asyncrl.data.values import Json
-from asyncrl.envs.tools.parsers import PARSERS, BadCall, ParsedTurn, ToolCall, TurnReader, find_parser, parse_turn
+from asyncrl.envs.tools.parsers import (
+    PARSERS,
+    BadCall,
+    ParsedTurn,
+    ToolCall,
+    TurnReader,
+    find_parser,
+    parse_turn,
+    typed,
+)
 from asyncrl.envs.tools.parsers.base import MAX_ITEMS
 from asyncrl.errors import ConfigError
 from tests.support.chat_models import FAMILIES
@@ -28,6 +37,14 @@ WRITTEN = {
     "qwen": lambda name, arguments: (
         f'<tool_call>{{"name": "{name}", "arguments": {json.dumps(arguments)}}}</tool_call>'
     ),
+    "qwen3_coder": lambda name, arguments: (
+        f"<tool_call>\n<function={name}>\n"
+        + "".join(
+            f"<parameter={key}>\n{value if isinstance(value, str) else json.dumps(value)}\n</parameter>\n"
+            for key, value in arguments.items()
+        )
+        + "</function>\n</tool_call>"
+    ),
     "llama3_json": lambda name, arguments: f'{{"name": "{name}", "parameters": {json.dumps(arguments)}}}',
     "mistral": lambda name, arguments: f'[TOOL_CALLS] [{{"name": "{name}", "arguments": {json.dumps(arguments)}}}]',
     "pythonic": lambda name, arguments: (
@@ -38,6 +55,15 @@ WRITTEN = {
     ),
 }
 """How a model writes one call in each form."""
+
+
+NAMES = {dict: "object", list: "array", str: "string", int: "integer", float: "number"}
+
+
+def schema_of(arguments: dict[str, Json]) -> dict[str, Json]:
+    """The schema of a tool with these arguments."""
+    properties: dict[str, Json] = {key: {"type": NAMES[type(value)]} for key, value in arguments.items()}
+    return {"type": "function", "function": {"name": "find", "parameters": {"properties": properties}}}
 
 
 def kinds(parser: str, text: str) -> list[str]:
@@ -54,9 +80,10 @@ def test_the_configuration_offers_exactly_the_parsers_there_are() -> None:
 @pytest.mark.parametrize("parser", PARSERS)
 @pytest.mark.parametrize("arguments", [{}, {"x": 1}, TRICKY, {"q": "line\nbreak\ttab"}, {"deep": [[[[{"a": [1]}]]]]}])
 def test_what_a_form_writes_is_read_as_it_was(parser: str, arguments: dict[str, Json]) -> None:
-    assert parse_turn(PARSERS[parser], WRITTEN[parser]("find", arguments)) == ParsedTurn(
-        "", (ToolCall("find", arguments),)
-    )
+    turn = parse_turn(PARSERS[parser], WRITTEN[parser]("find", arguments))
+    (call,) = turn.calls
+    assert isinstance(call, ToolCall)
+    assert (turn.text, typed(call, schema_of(arguments))) == ("", ToolCall("find", arguments))
 
 
 @pytest.mark.parametrize("parser", PARSERS)
@@ -72,12 +99,12 @@ def test_an_answer_is_no_call(parser: str, text: str) -> None:
 def test_a_call_within_a_thought_is_a_thought(parser: str) -> None:
     call = WRITTEN[parser]("find", {"x": 1})
     thought = f"\n<think>\nI could {call} or\n{call}\n</think>\n\n"
-    assert parse_turn(PARSERS[parser], thought + call) == ParsedTurn(thought, (ToolCall("find", {"x": 1}),))
+    alone = parse_turn(PARSERS[parser], call).calls
+    assert parse_turn(PARSERS[parser], thought + call) == ParsedTurn(thought, alone)
+    assert kinds(parser, call) == ["find"]
     assert parse_turn(PARSERS[parser], thought.rstrip().removesuffix("</think>")).calls == ()
     opened = f"{call}</think>"
-    assert parse_turn(PARSERS[parser], opened + call, in_thought=True) == ParsedTurn(
-        opened, (ToolCall("find", {"x": 1}),)
-    )
+    assert parse_turn(PARSERS[parser], opened + call, in_thought=True) == ParsedTurn(opened, alone)
 
 
 MANY = {
@@ -113,6 +140,10 @@ BROKEN = [
         ("hermes", f'<tool_call>{{"name": "a", "arguments": {value}}}</tool_call>', ["arguments not an object"])
         for value in ("null", "[1]", "5", '"x"', "true", '"{} {}"')  # B141
     ],
+    ("qwen3_coder", "<tool_call>\n<function=a>\n<parameter=x>\n1\n</parameter>", ["unclosed"]),
+    ("qwen3_coder", "<tool_call>\n<function=a>\nx=1\n</function>\n</tool_call>", ["malformed"]),
+    ("qwen3_coder", "<tool_call>\n{}\n</tool_call>" + WRITTEN["qwen3_coder"]("b", {}), ["malformed", "b"]),
+    ("qwen3_coder", "<tool_call></function></tool_call>", ["missing name"]),
     ("llama3_json", '{"name": "a", "parameters": {}', ["unclosed"]),
     ("llama3_json", "{\"name\": 'a'}", ["malformed"]),
     ("llama3_json", "<|python_tag|>search.call(query=1)", ["malformed"]),
@@ -149,6 +180,27 @@ def test_what_is_broken_is_told_by_kind_and_what_follows_is_still_read(
     assert kinds(parser, text) == expected
     assert all(call.hint and len(call.hint) < 200 for call in turn.calls if isinstance(call, BadCall))
     assert sum(call.num_chars for call in turn.calls if isinstance(call, BadCall)) <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "schema", "value"),
+    [
+        ("3", {"type": "integer"}, 3),
+        ("3", {"type": "string"}, "3"),
+        ("3", {"type": ["string", "null"]}, "3"),
+        ("3", {}, "3"),
+        ("[1, {}]", {"type": "array"}, [1, {}]),
+        ("True", {"type": "boolean"}, True),
+        ("None", {"anyOf": [{"type": "integer"}, {"type": "null"}]}, None),
+        ("three", {"type": "integer"}, "three"),
+    ],
+)
+def test_text_gets_the_type_that_the_tools_schema_has(text: str, schema: dict[str, Json], value: Json) -> None:
+    call = ToolCall("find", {"x": text, "unknown": "1"}, is_untyped=True)
+    of: dict[str, Json] = {"name": "find", "parameters": {"properties": {"x": schema}}}
+    expected = ToolCall("find", {"x": value, "unknown": "1"})
+    assert typed(call, {"type": "function", "function": of}) == typed(call, of) == expected
+    assert typed(expected, {}) == expected
 
 
 def test_half_a_surrogate_in_an_argument_becomes_a_character_that_can_be_encoded() -> None:
@@ -218,7 +270,7 @@ def test_a_turn_in_pieces_is_read_as_the_whole(parser: str, text: str, cuts: lis
 def test_a_call_cut_at_any_byte_is_read_as_the_whole(parser: str) -> None:
     text = WRITTEN[parser]("find", {"q": "é❤"}).replace("\\u00e9\\u2764", "é❤")
     data, whole = text.encode(), parse_turn(PARSERS[parser], text)
-    assert whole.calls == (ToolCall("find", {"q": "é❤"}),)
+    assert [typed(call, {}) for call in whole.calls if isinstance(call, ToolCall)] == [ToolCall("find", {"q": "é❤"})]
     for cut in range(len(data) + 1):
         decoder = codecs.getincrementaldecoder("utf-8")()
         pieces = [decoder.decode(data[:cut]), decoder.decode(data[cut:], final=True)]
@@ -247,7 +299,6 @@ def test_auto_takes_the_form_that_a_template_shows(family: str, parser: str) -> 
     ("template", "told"),
     [
         ("<tool_call>\n[TOOL_CALLS]", "several forms (hermes, mistral)"),
-        ("<tool_call>\n<function=", "a form that is not known"),
         ("<tool_call>\n<arg_key>", "a form that is not known"),
     ],
 )

@@ -230,6 +230,15 @@ async def test_keyword_arguments_of_the_row_reach_create() -> None:
 
 
 @in_event_loop
+async def test_text_of_a_form_without_types_reaches_the_tool_as_its_schema_says() -> None:
+    tool = ScriptedTool()
+    parameters: dict[str, Json] = {"properties": {"x": {"type": "integer"}, "y": {"type": "string"}}}
+    tool.schema = {"type": "function", "function": {"name": "calc", "parameters": parameters}}
+    await session_of(tool).answer([ToolCall("calc", {"x": "3", "y": "3"}, is_untyped=True)])
+    assert tool.arguments == [{"x": 3, "y": "3"}]
+
+
+@in_event_loop
 async def test_an_episode_may_call_only_the_tools_that_it_was_given() -> None:
     runner = ToolRunner({"calc": ScriptedTool(), "find": ScriptedTool("find")}, ToolsConfig(), Counter())
     session = runner.session({}, ["find"])
