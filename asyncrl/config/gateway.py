@@ -26,7 +26,8 @@ class GatewayConfig(Section):
     """Sessions that are open at once. Whoever asks for another is told to come back (429)."""
 
     max_bytes: int = Field(2 << 30, ge=1 << 20)
-    """Memory of all open sessions, about. Past it no session is opened (429)."""
+    """Memory of all open sessions, about. Past it no session is opened (429). The bodies of requests in flight have as
+    much again."""
 
     max_session_bytes: int | None = Field(None, ge=1 << 16)
     """Memory of one session, about: 9 bytes a token and what lies around it. Past it it takes no further turn (413).

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -11,7 +12,6 @@ from starlette.types import Receive, Scope, Send
 
 from asyncrl.data.values import Json, replace_surrogates
 from asyncrl.rollout.gateway.conversation import ProtocolError
-from asyncrl.rollout.gateway.running_turn import RunningTurn
 from asyncrl.rollout.gateway.server_sent_events import CONTENT_TYPE
 
 T = TypeVar("T")
@@ -66,19 +66,52 @@ async def while_connected(request: Request, answering: Coroutine[None, None, T])
             await asyncio.wait((task,))
 
 
-class TurnStream(StreamingResponse):
-    """A turn as a stream of events. The turn must have been joined; it is left when the stream or its client ends."""
+class Bodies:
+    """The bodies of requests in flight: how long one may be, and all of them together.
 
-    def __init__(self, events: AsyncIterator[bytes], turn: RunningTurn) -> None:
+    Args:
+        max_bytes: of one.
+        max_all_bytes: of all. One whose length is not said beforehand counts as the longest.
+    """
+
+    def __init__(self, max_bytes: int, max_all_bytes: int) -> None:
+        self.max_bytes, self._max_all_bytes, self._num_bytes = max_bytes, max(max_bytes, max_all_bytes), 0
+
+    @contextmanager
+    def held(self, request: Request) -> Iterator[None]:
+        """Count a request's body for the block.
+
+        Raises:
+            ProtocolError: there is no room for it now.
+        """
+        said = request.headers.get("content-length", "")
+        size = min(int(said), self.max_bytes) if said.isdecimal() else self.max_bytes
+        if self._num_bytes + size > self._max_all_bytes:
+            raise ProtocolError(
+                429,
+                "rate_limit",
+                f"Requests in flight have {self._num_bytes} bytes of bodies, gateway.max_bytes is "
+                f"{self._max_all_bytes}.",
+                retry_after_s=1.0,
+            )
+        self._num_bytes += size
+        try:
+            yield
+        finally:
+            self._num_bytes -= size
+
+
+class TurnStream(StreamingResponse):
+    """A turn as a stream of events; what is held for it is let go when the stream or its client ends."""
+
+    def __init__(self, events: AsyncIterator[bytes], held: ExitStack) -> None:
         super().__init__(events, media_type=CONTENT_TYPE, headers={"cache-control": "no-cache"})
-        self._turn = turn
+        self._held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
-        try:
+        with self._held:
             await super().__call__(scope, receive, send)
-        finally:
-            self._turn.leave()
 
 
 def reply(body: Mapping[str, Json], status: int = 200) -> Response:

@@ -17,6 +17,7 @@ from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.tools.parsers import ToolCallParser
 from asyncrl.rollout.episode import Chat
 from asyncrl.rollout.gateway.access import Access
+from asyncrl.rollout.gateway.exchange import Bodies
 from asyncrl.rollout.gateway.harness_demand import HarnessDemand
 from asyncrl.rollout.gateway.online import OnlineGroups, online_task
 from asyncrl.rollout.gateway.protocol_routes import ProtocolRoutes
@@ -142,9 +143,8 @@ class Gateway:
 
     def _app(self, key: str) -> Starlette:
         access = Access(key, self.sessions, self._open_online)
-        protocols = ProtocolRoutes(
-            access, self._turns, model_name=self._config.model_name, max_body_bytes=self._config.max_body_bytes
-        )
+        bodies = Bodies(self._config.max_body_bytes, self._config.max_bytes)
+        protocols = ProtocolRoutes(access, self._turns, bodies, model_name=self._config.model_name)
         runners = SessionRoutes(
             access,
             self.sessions,

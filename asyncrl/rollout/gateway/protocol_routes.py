@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from asyncrl.data.values import Json
 from asyncrl.rollout.gateway import openai_models
 from asyncrl.rollout.gateway.access import Access
 from asyncrl.rollout.gateway.conversation import ProtocolError, Translator, TurnRequest
-from asyncrl.rollout.gateway.exchange import TurnStream, read_object, refusal, reply, while_connected
+from asyncrl.rollout.gateway.exchange import Bodies, TurnStream, read_object, refusal, reply, while_connected
 from asyncrl.rollout.gateway.openai_errors import openai_error
 from asyncrl.rollout.gateway.session_turns import Repeat, SessionTurns
 from asyncrl.rollout.gateway.translators import TRANSLATORS
@@ -47,9 +48,8 @@ class ProtocolRoutes:
         model_name: under which the policy is listed.
     """
 
-    def __init__(self, access: Access, turns: SessionTurns, *, model_name: str, max_body_bytes: int) -> None:
-        self._access, self._turns = access, turns
-        self._model_name, self._max_body_bytes = model_name, max_body_bytes
+    def __init__(self, access: Access, turns: SessionTurns, bodies: Bodies, *, model_name: str) -> None:
+        self._access, self._turns, self._bodies, self._model_name = access, turns, bodies, model_name
         self._created_s = int(time.time())
 
     def routes(self) -> list[Route]:
@@ -79,27 +79,25 @@ class ProtocolRoutes:
 
     async def _answer(self, request: Request, translator: Translator) -> Response:
         session = self._access.session_of(request.headers, request.path_params.get("session"))
-        raw, body = await read_object(request, self._max_body_bytes)
-        asked = translator.parse(body)
-        turn = self._turns.begin(session, asked, _repeat_of(request, raw))
-        turn.join()
-        is_streaming = False
-        try:
+        with ExitStack() as held:
+            held.enter_context(self._bodies.held(request))
+            raw, body = await read_object(request, self._bodies.max_bytes)
+            asked = translator.parse(body)
+            turn = self._turns.begin(session, asked, _repeat_of(request, raw))
+            turn.join()
+            held.callback(turn.leave)
             if not asked.stream:
                 return reply(translator.render(await while_connected(request, turn.answer()), asked))
             # A refusal has a status of its own as long as nothing was sent.
             await while_connected(request, turn.begun())
-            is_streaming = True
-            return TurnStream(translator.stream(turn.pieces(), asked), turn)
-        finally:
-            if not is_streaming:
-                turn.leave()
+            return TurnStream(translator.stream(turn.pieces(), asked), held.pop_all())
 
     def _count(self, translator: Translator, counter: TokenCounter) -> Handler:
         async def handle(request: Request) -> Response:
             try:
                 session = self._access.session_of(request.headers, request.path_params.get("session"))
-                _, body = await read_object(request, self._max_body_bytes)
+                with self._bodies.held(request):
+                    _, body = await read_object(request, self._bodies.max_bytes)
                 return reply(counter.render_count(self._turns.num_tokens(session, counter.parse_count(body))))
             except ProtocolError as error:
                 return refusal(error, translator.render_error)

@@ -70,6 +70,7 @@ class SessionPlayer:
         if progress.trajectory is not None:
             return progress.trajectory
         if progress.is_resumed:
+            self.counts["partials_restarted"] += 1
             progress.start_over()  # the harness that played it is not there any more
         try:
             session = self._sessions.open(task, "reserved", only=progress.session.only)
