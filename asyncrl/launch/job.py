@@ -125,6 +125,7 @@ def _paths(config: Config) -> Iterator[tuple[str, Path]]:
     yield from (("data.val_files", path) for path in config.data.val_files)
     if config.rollout.reward.file is not None:
         yield "rollout.reward.file", config.rollout.reward.file
+    yield from (("rollout.reward.functions", function.file) for function in config.rollout.reward.functions)
     for teacher in config.teachers:
         if teacher.path is not None:
             yield f"teachers {teacher.name}", teacher.path

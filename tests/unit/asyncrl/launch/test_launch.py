@@ -163,6 +163,8 @@ def test_skypilot_has_two_tasks_with_keys_that_it_knows() -> None:
     [
         (("run.dir=runs/demo",), r"run\.dir = runs/demo.*absolute paths on storage that all of them share"),
         (("rollout.reward.file=rewards/my.py",), r"rollout\.reward\.file = rewards/my\.py"),  # B183
+        (("rollout.reward.functions=[{name: a, file: b.py}]",), r"rollout\.reward\.functions = b\.py"),
+        (("data.train_files=[]", "data.sources=[{files: [a.parquet]}]"), r"data\.sources = a\.parquet"),
         (("inference.tp=16", "inference.engine=sglang"), r"inference\.tp = 16.*devices_per_node = 8"),
     ],
 )
