@@ -160,7 +160,7 @@ def test_a_call_that_goes_on_when_the_worker_stops_is_ended(shared: "HttpServer"
 def test_a_server_that_is_down_is_tried_some_times_then_shut_then_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncrl.envs.tools.mcp.pool.FIRST_SHUT_S", 600.0)
     with http_server() as server:
-        spec = McpServerSpec("h", url=server.url, sessions=1, connect_attempts=2, start_timeout_s=10)
+        spec = McpServerSpec("h", url=server.url, sessions=1, connect_attempts=2)
 
         async def use(pool: "McpPool", tools: dict[str, "McpTool"]) -> None:
             add = tools["add"]
