@@ -58,7 +58,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class VersionRun:
-    """A run of an answer's tokens under one weight version, by the server's label for it."""
+    """A run of an answer's tokens under one weight version, by the server's label for it; empty: it named none."""
 
     label: str
     num_tokens: int
