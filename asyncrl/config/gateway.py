@@ -36,7 +36,7 @@ class GatewayConfig(Section):
     max_body_bytes: int = Field(32 << 20, ge=1 << 10)
     """Longest body of one request: the whole conversation as JSON."""
 
-    max_rows: int = Field(64, ge=1)
+    max_rows: int = Field(256, ge=1)
     """Rows of one session: its first one, and one more for each retry, edit, compaction and sub-agent."""
 
     max_turns_in_flight: int = Field(16, ge=1)
