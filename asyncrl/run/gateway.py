@@ -24,6 +24,7 @@ from asyncrl.run.connections import open_buffer, redis_url, weights_url
 from asyncrl.run.gateway_key import gateway_key
 from asyncrl.run.http_server import listen, serving, url_of
 from asyncrl.run.identity import open_prompts, run_record
+from asyncrl.run.open_files import allow_open_files
 from asyncrl.run.rollout_parts import RolloutParts, make_parts
 from asyncrl.run.rollout_worker import settings_of
 from asyncrl.run.signals import stop_event
@@ -41,6 +42,7 @@ def serve_gateway(loaded: LoadedConfig) -> int:
         PreflightError: the port is taken.
     """
     config = loaded.config
+    allow_open_files(_connections(config.gateway))
     with _bound(config.gateway) as bound:
         chat = ChatTemplate.from_model_dir(config.model.path)
         record = run_record(config, open_prompts(config, chat)[0], chat)
@@ -48,6 +50,11 @@ def serve_gateway(loaded: LoadedConfig) -> int:
             buffer.register(record)
             asyncio.run(_serve(config, url, buffer, bound))
     return 0
+
+
+def _connections(config: GatewayConfig) -> int:
+    """Files that may be open at once: a connection of each session's harness, one to a server for its turn, others."""
+    return 2 * config.max_sessions + 512
 
 
 def _bound(config: GatewayConfig) -> socket.socket:
