@@ -12,6 +12,7 @@ import logging
 from asyncrl import waits
 from asyncrl.cluster import Wanted
 from asyncrl.config import Config
+from asyncrl.envs.lookup import find_environment
 from asyncrl.load_config import LoadedConfig
 from asyncrl.metrics.console import RunView
 from asyncrl.rollout.chat import ChatTemplate
@@ -36,6 +37,7 @@ log = logging.getLogger(__name__)
 def serve_rollout(loaded: LoadedConfig) -> int:
     """Run until the run is finished or stopped, or a signal; returns the exit code."""
     config = loaded.config
+    find_environment(config.rollout.environment)  # one message here, instead of one from each worker that starts
     chat = ChatTemplate.from_model_dir(config.model.path)
     record = run_record(config, open_prompts(config, chat)[0], chat)
     with redis_url(config) as url, open_buffer(config, url) as buffer:

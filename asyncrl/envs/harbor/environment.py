@@ -30,6 +30,7 @@ class HarborEnvironment:
     """
 
     scores_itself = True
+    answers_with_tools = True
     tools: tuple[Mapping[str, Json], ...] = (BASH_SCHEMA,)
 
     def __init__(self, deps: EnvironmentDeps) -> None:
