@@ -220,7 +220,9 @@ def test_the_catalogue_refuses_a_name_that_is_there_twice(tmp_path: Path, shared
         asyncio.run(load_tools(ToolsConfig(mcp_servers=(server,), functions=(f"{file}:add",))))
 
 
-def test_servers_of_a_file_in_verls_form_are_the_same_servers(tmp_path: Path, shared: "HttpServer") -> None:
+def test_servers_of_a_file_in_verls_form_are_the_same_servers(
+    tmp_path: Path, shared: "HttpServer", caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"one": {"url": shared.url, "disabled": False}}}))
     (tmp_path / "tool_config.yaml").write_text(
         "tools:\n- class_name: verl.tools.mcp_search_tool.MCPSearchTool\n  config: {type: mcp, rate_limit: 120}\n"
@@ -233,16 +235,23 @@ def test_servers_of_a_file_in_verls_form_are_the_same_servers(tmp_path: Path, sh
             return (await catalogue.tools["environment"].execute("i", {"name": "NOT_SET"})).text
 
     assert asyncio.run(load()).startswith("None ")
+    assert "tools[0]: config.rate_limit has no effect here" in caplog.text
 
 
 def test_programs_of_such_a_file_have_their_arguments_and_variables(tmp_path: Path) -> None:
     path = tmp_path / "servers.json"
     path.write_text(json.dumps({"mcpServers": {"one": {"command": "run", "args": ["-x"], "env": {"A": "b"}}}}))
     assert read_servers(path, tools=("t",)) == (McpServerSpec("one", ("run", "-x"), env={"A": "b"}, tools=("t",)),)
+    url = {"url": "http://h/mcp", "auth_token": "t", "headers": {"X": "y"}, "transport": "http"}
+    path.write_text(json.dumps({"mcpServers": {"two": url, "off": {"command": "run", "disabled": True}}}))
+    (found,) = read_servers(path, tools=())
+    assert found.headers == {"X": "y", "Authorization": "Bearer t"}
+    assert "Bearer" not in repr(found)
     for servers, why in (
         ({}, r"servers\.json, mcpServers: "),
         ({"one": {}}, r"mcpServers\.one needs either command or url"),
         ({"one": {"command": 3}}, r"servers\.json, mcpServers\.one\.command: "),
+        ({"one": {"url": "http://h", "transport": "sse"}}, r"mcpServers\.one\.transport: Input should be 'stdio'"),
     ):
         path.write_text(json.dumps({"mcpServers": servers}))
         with pytest.raises(ConfigError, match=why):

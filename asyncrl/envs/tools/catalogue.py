@@ -105,6 +105,8 @@ async def _verl(config: ToolsConfig, stack: AsyncExitStack) -> list[Listed]:
             tool = load_class(entry, table, config.config_path.resolve().parent)
             listed.append(Listed(tool, "verl", f"{entry.class_name} ({entry.place})"))
         else:
+            if entry.unread:
+                log.warning("%s: config.%s has no effect here; see docs/tools.md", entry.place, ", ".join(entry.unread))
             for server in entry.servers:
                 listed += await _of_server(server, stack)
     return listed

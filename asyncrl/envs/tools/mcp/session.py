@@ -116,10 +116,9 @@ async def _streams(spec: McpServerSpec) -> AsyncIterator[tuple[Any, Any]]:
         async with stdio_client(program) as streams:
             yield streams
         return
-    headers = {} if spec.token is None else {"Authorization": f"Bearer {spec.token}"}
     timeout = httpx2.Timeout(spec.start_timeout_s, read=READ_S)
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=timeout) as client,
+        httpx2.AsyncClient(headers=dict(spec.headers), timeout=timeout, follow_redirects=True) as client,
         streamable_http_client(spec.url, http_client=client) as streams,
     ):
         yield streams

@@ -15,7 +15,7 @@ class McpServerSpec:
     Attributes:
         command: program and arguments.
         env: what the program's environment has besides PATH, HOME and the like.
-        token: bearer token for url.
+        headers: of every request to url.
         tools: names that are offered; empty: all.
         The others are as in McpServerConfig.
     """
@@ -24,7 +24,7 @@ class McpServerSpec:
     command: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     url: str | None = None
-    token: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tools: tuple[str, ...] = ()
     sessions: int = 4
     start_timeout_s: float = 30.0
@@ -53,7 +53,7 @@ def spec_of(config: McpServerConfig) -> McpServerSpec:
         command=config.command,
         env={name: os.environ[name] for name in config.pass_env},
         url=config.url,
-        token=os.environ[config.token_env] if config.token_env is not None else None,
+        headers={} if config.token_env is None else {"Authorization": f"Bearer {os.environ[config.token_env]}"},
         tools=config.tools,
         sessions=config.sessions,
         start_timeout_s=config.start_timeout_s,

@@ -26,10 +26,11 @@ class ClassEntry:
 
 @dataclass(frozen=True)
 class McpEntry:
-    """MCP servers of a file."""
+    """MCP servers of a file. `unread` are keys of its config that have no effect here."""
 
     place: str
     servers: tuple[McpServerSpec, ...]
+    unread: tuple[str, ...] = ()
 
 
 class _Closed(BaseModel):
@@ -58,12 +59,15 @@ class _File(_Closed):
 
 
 class _Server(BaseModel):
-    model_config = ConfigDict(extra="allow")  # other clients' settings, such as `disabled`
+    model_config = ConfigDict(extra="allow")  # what other clients write for themselves
     command: str | None = None
     args: list[str] = Field(default_factory=list)
     env: dict[str, str] = Field(default_factory=dict)
     url: str | None = Field(None, pattern=r"^https?://[^\s/]+")
     auth_token: str | None = None
+    headers: dict[str, str] = Field(default_factory=dict)
+    transport: Literal["stdio", "http", "streamable-http", "streamable_http"] | None = None
+    disabled: bool = False
 
 
 class _Servers(BaseModel):
@@ -92,7 +96,8 @@ def read_servers(path: Path, *, tools: tuple[str, ...]) -> tuple[McpServerSpec, 
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from None
     found = checked(_Servers, value, lambda key: f"{path}, {key}")
-    return tuple(_server(path, name, server, tools) for name, server in found.mcpServers.items())
+    servers = found.mcpServers.items()
+    return tuple(_server(path, name, server, tools) for name, server in servers if not server.disabled)
 
 
 def _entry(path: Path, index: int, entry: _Entry) -> ClassEntry | McpEntry:
@@ -111,11 +116,15 @@ def _entry(path: Path, index: int, entry: _Entry) -> ClassEntry | McpEntry:
     servers = Path(entry.mcp.mcp_servers_config_path)
     beside = path.parent / servers
     found = beside if not servers.is_file() and beside.is_file() else servers
-    return McpEntry(place, read_servers(found, tools=tuple(entry.mcp.tool_selected_list or ())))
+    chosen = tuple(entry.mcp.tool_selected_list or ())
+    return McpEntry(place, read_servers(found, tools=chosen), tuple(entry.config.model_extra or ()))
 
 
 def _server(path: Path, name: str, server: _Server, tools: tuple[str, ...]) -> McpServerSpec:
     if (server.command is None) == (server.url is None):
         raise ConfigError(f"{path}, mcpServers.{name} needs either command or url.")
     command = () if server.command is None else (server.command, *server.args)
-    return McpServerSpec(name, command, env=server.env, url=server.url, token=server.auth_token, tools=tools)
+    token = {"Authorization": f"Bearer {server.auth_token}"} if server.auth_token is not None else {}
+    return McpServerSpec(
+        name, command, env=server.env, url=server.url, headers={**server.headers, **token}, tools=tools
+    )
