@@ -1,6 +1,5 @@
 """`asyncrl gateway` as a process: killed amid sessions it costs a retry, and stopped it leaves nothing in flight."""
 
-import os
 import signal
 import stat
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from asyncrl.run.connections import URL
 from asyncrl.run.handover import revealed
@@ -134,28 +134,4 @@ def _reserve(url: str, key: str) -> dict[str, Any]:
 
 
 def _as_yaml(config: Any) -> str:
-    import yaml
-
     return str(yaml.safe_dump(revealed(config)))
-
-
-def test_a_port_that_is_taken_is_named(redis: RedisServer, tmp_path: Path) -> None:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        config = worker_config(tmp_path, "taken", write_tiny_model(tmp_path / "model"), gateway={"port": port})
-        file = tmp_path / "run.yaml"
-        file.write_text(_as_yaml(config))
-        ended = subprocess.run(
-            [sys.executable, "-m", "asyncrl", "gateway", str(file)],
-            cwd=ROOT,
-            env={**os.environ, **environment(), URL: redis.url},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert ended.returncode == 3
-    assert f"gateway.port = {port}" in ended.stderr
-    assert "Traceback" not in ended.stderr

@@ -1,34 +1,44 @@
-"""A listening socket whose replies leave at once, and the errors of one that cannot be had."""
+"""An application served beside other parts of an event loop."""
 
-import asyncio
 import socket
 
+import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from asyncrl.errors import PreflightError
-from asyncrl.run.http_server import listen
+from asyncrl.run.http_server import listen, serving, url_of
 from tests.support.event_loop import in_event_loop
 
 
-@in_event_loop
-async def test_a_reply_in_two_parts_does_not_wait_for_an_acknowledgement() -> None:
-    sends_at_once: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        accepted = writer.get_extra_info("socket")
-        sends_at_once.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
-        writer.close()
-
-    bound = listen("127.0.0.1", 0, "gateway")
-    async with await asyncio.start_server(answer, sock=bound):
-        _, writer = await asyncio.open_connection(*bound.getsockname())
-        assert await sends_at_once != 0
-        writer.close()
+async def hello(request: Request) -> PlainTextResponse:
+    return PlainTextResponse("hello")
 
 
-def test_a_port_that_is_taken_is_named_with_its_keys() -> None:
-    with listen("127.0.0.1", 0, "gateway") as taken:
-        taken.listen()
+def test_a_port_that_is_taken_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(PreflightError, match=rf"gateway\.port = {port}"):
+        with pytest.raises(PreflightError, match=rf"gateway\.port = {port}.*choose another") as refused:
             listen("127.0.0.1", port, "gateway")
+    assert refused.value.exit_code == 3
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    with pytest.raises(PreflightError, match=r"gateway\.host = 192\.0\.2\.1"):
+        listen("192.0.2.1", 0, "gateway")
+
+
+@in_event_loop
+async def test_it_answers_from_the_beginning_of_the_block_to_its_end() -> None:
+    with listen("127.0.0.1", 0, "gateway") as bound:
+        url = url_of(bound)
+        async with serving(Starlette(routes=[Route("/", hello)]), bound) as server, httpx.AsyncClient() as client:
+            assert (await client.get(url)).text == "hello"
+            assert not server.done()
+    assert server.done()
+    async with httpx.AsyncClient() as client:
+        with pytest.raises(httpx.ConnectError):
+            await client.get(url)
