@@ -91,12 +91,15 @@ class TurnReader:
     def __init__(self, parser: ToolCallParser, *, in_thought: bool = False) -> None:
         """in_thought: the prompt ends with the opening of a thought, so the turn begins inside of it."""
         self._parser, self._in_thought = parser, in_thought
-        self._rest, self._is_start, self._waits, self._num_calls = "", True, False, 0
+        self._rest, self._is_start, self._num_calls = "", True, 0
+        self._waits, self._retry_at = False, 0
 
     def feed(self, text: str) -> tuple[Item, ...]:
         """The items that are certain now, in order. Text comes in pieces of any size."""
         self._rest += text
-        if self._waits and not any(char in text for char in self._parser.may_complete):
+        if self._waits and (
+            len(self._rest) < self._retry_at or not any(char in text for char in self._parser.may_complete)
+        ):
             return ()
         return tuple(self._take(is_end=False))
 
@@ -109,7 +112,6 @@ class TurnReader:
         while self._rest:
             taken = self._next(is_end)
             if taken is None:
-                self._waits = not self._is_start and len(self._rest) >= _LONGEST_MARKER
                 return
             self._num_calls += sum(not isinstance(item, str) for item in taken.items)
             self._rest = self._rest[taken.num_chars :]
@@ -125,7 +127,11 @@ class TurnReader:
         if self._num_calls >= MAX_ITEMS:
             return Taken((self._rest,), len(self._rest))
         taken = self._parser.take(self._rest, is_start=self._is_start, is_end=is_end)
-        if taken is not None:
+        if taken is None:
+            self._waits = len(self._rest) >= _LONGEST_MARKER
+            # A long call is looked at again when it has grown by a share: not as often as it has pieces.
+            self._retry_at = len(self._rest) * 9 // 8 if len(self._rest) > _LONG_CALL else 0
+        else:
             self._is_start = self._is_start and not any(not isinstance(i, str) or i.strip() for i in taken.items)
         return taken
 
@@ -139,6 +145,7 @@ class TurnReader:
         return Taken((self._rest[:length],), length)
 
 
+_LONG_CALL = 4096
 _LONGEST_MARKER = 32  # a text that waits and is shorter may be waiting for the rest of an opening marker
 
 
@@ -168,8 +175,16 @@ def parse_turn(parser: ToolCallParser, text: str, *, in_thought: bool = False) -
 def text_before(rest: str, *markers: str, is_end: bool) -> Taken | None:
     """The text before the first marker, or as much of the rest as cannot be the beginning of one; None: nothing yet."""
     found = [start for marker in markers if (start := rest.find(marker)) >= 0]
-    begun = 0 if is_end else max(_num_begun(marker, rest) for marker in markers)
-    end = min([*found, len(rest) - begun])
+    return text_up_to(min(found), rest) if found else text_but_begun(rest, *markers, is_end=is_end)
+
+
+def text_but_begun(rest: str, *markers: str, is_end: bool) -> Taken | None:
+    """As much of the rest as cannot be the beginning of a marker; None: nothing yet."""
+    return text_up_to(len(rest) - (0 if is_end else max(_num_begun(marker, rest) for marker in markers)), rest)
+
+
+def text_up_to(end: int, rest: str) -> Taken | None:
+    """The text before a place; None: there is none."""
     return Taken((rest[:end],), end) if end else None
 
 

@@ -6,11 +6,12 @@ channel. Source: the Harmony response format.
 
 import re
 
-from asyncrl.envs.tools.parsers.base import BadCall, Taken, text_before
+from asyncrl.envs.tools.parsers.base import BadCall, Taken, text_but_begun, text_up_to
 from asyncrl.envs.tools.parsers.json_calls import json_at, with_arguments
 
 RECIPIENT = "to=functions."
 _OPENINGS = (f"<|channel|>commentary {RECIPIENT}", RECIPIENT)
+_OPENING = re.compile("|".join(map(re.escape, _OPENINGS)))
 _CALL, _MESSAGE = "<|call|>", "<|message|>"
 _HEADER = re.compile(
     r"(?:<\|channel\|>commentary )?to=functions\.(?P<name>[A-Za-z0-9_.-]{1,64})"
@@ -30,13 +31,9 @@ class HarmonyParser:
 
     def take(self, rest: str, *, is_start: bool, is_end: bool) -> Taken | None:
         """Text up to a message to a function, or one such message."""
-        if not rest.startswith(_OPENINGS):
-            return text_before(rest, *_OPENINGS, is_end=is_end)
         header = _HEADER.match(rest)
         if header is None:
-            if not is_end and len(rest) < _LONGEST_HEADER and _MESSAGE not in rest:
-                return None
-            return Taken((rest[:1],), 1)
+            return _text(rest, is_end=is_end)
         found = json_at(rest, header.end())
         if found.is_valid:
             if not found.is_final and not is_end:
@@ -54,3 +51,16 @@ class HarmonyParser:
         num_chars = len(rest) if end < 0 else end + len(_CALL)
         wrong = "unclosed" if found.is_cut else "malformed"
         return Taken((BadCall(wrong, header["name"], "Write one JSON object of arguments.", num_chars),), num_chars)
+
+
+def _text(rest: str, *, is_end: bool) -> Taken | None:
+    """The text before the first message to a function, or before what may become one."""
+    place = 0
+    while (opening := _OPENING.search(rest, place)) is not None:
+        start = opening.start()
+        # What is too long for a header, or has its end and does not match, never becomes one.
+        is_open = not is_end and len(rest) - start < _LONGEST_HEADER and rest.find(_MESSAGE, start) < 0
+        if is_open or _HEADER.match(rest, start):
+            return text_up_to(start, rest)
+        place = start + 1
+    return text_but_begun(rest, *_OPENINGS, is_end=is_end)
