@@ -54,8 +54,8 @@ class _Role:
     """What a role does.
 
     scripts: of the buffer, and only_named: ledger keys that these name and never write. payloads: commands on them.
-    log_scripts: keys that its scripts on the weight log name, and log_written, what those write. parts: commands on the
-    parts of weights, with the mode of their keys.
+    log_scripts: keys that its scripts on the weight log name, log_written, what those write, and log_dropped, of which
+    they drop entries alone. parts: commands on the parts of weights, with the mode of their keys.
     """
 
     scripts: tuple[str, ...]
@@ -63,6 +63,7 @@ class _Role:
     payloads: str = ""
     log_scripts: tuple[str, ...] = _FLEET
     log_written: tuple[str, ...] = ()
+    log_dropped: tuple[str, ...] = ()
     parts: tuple[str, str] = ("", "")
     sweeps: bool = True
 
@@ -119,7 +120,8 @@ _OPERATOR = _Role(
     scripts=("pause", "resubmit", "purge", "sweep", "named", "counts"),
     payloads=f"{_PAYLOADS_READ} +unlink",
     log_scripts=(*_FLEET, *_ASKED, "needs"),
-    log_written=(*_FLEET, *_ASKED, "needs"),
+    log_written=_ASKED,
+    log_dropped=(*_FLEET, "needs"),
 )
 
 ROLES: Mapping[str, tuple[_Role, ...]] = {
@@ -206,6 +208,7 @@ def _selectors(run: str, role: _Role) -> list[str]:
             if role.log_written
             else []
         ),
+        *([_selector("+hdel", "~", [f"{{{run}}}:w:{name}" for name in role.log_dropped])] if role.log_dropped else []),
         *([_selector(role.parts[1], role.parts[0], [f"w:{run}:*"])] if role.parts[1] else []),
     ]
 

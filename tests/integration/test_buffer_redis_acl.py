@@ -8,9 +8,11 @@ from buffer import Leased, ServerRefused, pack
 from buffer.acl import WEIGHT_LOG
 from tests.support.groups import group_for, partials
 from tests.support.guarded_redis import ORIGIN, RUN, GuardedRedis, claimed, guarded_redis
+from weightsync.acks import Vitals
 from weightsync.log import redis as redis_log
 from weightsync.log.base import Pin
 from weightsync.log.records import Part, Upload, VersionRecord
+from weightsync.orders import Adoption, Order
 from weightsync.transport.base import part_key, run_prefix, upload_prefix
 from weightsync.transport.redis import RedisTransport
 
@@ -134,6 +136,26 @@ def test_weights_go_from_the_trainer_to_hosts_and_workers_see_them(guarded: Guar
     trainer.prune(1, [0], [])
     assert parts["trainer"].delete(run_prefix(RUN)) == 1
     for one in (trainer, host, worker, *parts.values(), reports):
+        one.close()
+
+
+def test_an_operator_asks_hosts_and_takes_the_lost_off_the_list(guarded: GuardedRedis) -> None:
+    operator, host, worker = guarded.log("operator"), guarded.log("host"), guarded.log("rollout")
+    host.register("s0", "i0", "http://s0", 30)
+    host.renew("s0", "i0", Vitals(1, 2, 3))
+    host.put_state("s0", "i0", "failed", "why")
+    host.register("lost", "i0", "http://lost", -1.0)
+    assert operator.roster()["s0"].reason == "why"
+    order = Order("leave", 1.0, "nonce")
+    operator.put_order("s0", order)
+    assert host.orders() == worker.orders() == {"s0": order}
+    host.put_order("s0", None, obeyed=order)
+    operator.put_adoption("s1", Adoption("http://s1", "machine"))
+    assert set(worker.adoptions()) == {"s1"}, "serve-rollout starts hosts for them"
+    operator.put_adoption("s1", None)
+    operator.forget("lost")
+    assert set(operator.roster()) == {"s0"}
+    for one in (operator, host, worker):
         one.close()
 
 
