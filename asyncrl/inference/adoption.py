@@ -19,12 +19,15 @@ class NotAdoptable(ServerUnavailable):
     """The server was started without something that it needs; its owner has to start it again."""
 
 
-async def require_adoptable(client: ServerClient, *, num_ranks: int, record_experts: bool, stage_dir: Path) -> None:
+async def require_adoptable(
+    client: ServerClient, *, num_ranks: int, record_experts: bool, keeps_kv: bool, stage_dir: Path
+) -> None:
     """Check what the server says that it was started with.
 
     Args:
         num_ranks: inference.tp of this run.
         record_experts: whether it is to tell the experts of each token.
+        keeps_kv: whether requests keep their cache across updates; see LaunchSpec.
         stage_dir: where its weights will lie, for the message.
     Raises:
         NotAdoptable: names what is missing, what was found, and how to start it.
@@ -46,6 +49,11 @@ async def require_adoptable(client: ServerClient, *, num_ranks: int, record_expe
     _require(client.url, info, "tp_size", num_ranks, "inference.tp")
     if record_experts:
         _require(client.url, info, "enable_return_routed_experts", True, "inference.record_experts")
+    if keeps_kv and info.get("disable_overlap_schedule") is False:
+        raise NotAdoptable(
+            f"{client.url} overlaps its steps, and with weightsync.kv = keep the first token after an update would be "
+            "of the weights before it. Start it with --disable-overlap-schedule, or set weightsync.kv to recompute."
+        )
 
 
 def unseen(url: str, stage_dir: Path) -> NotAdoptable:

@@ -50,6 +50,7 @@ class LaunchSpec:
         on_cpu: start SGLang without a device.
         shares_devices: memory is given back while the trainer computes.
         record_experts: SGLang keeps which experts it sent tokens to, for who asks.
+        keeps_kv: requests in flight keep their cache across updates (weightsync.kv: keep).
         model_version: label of the weights in `model_dir`.
         api_key: bearer key that the server asks for; the environment's by default.
     """
@@ -68,6 +69,7 @@ class LaunchSpec:
     on_cpu: bool = True
     shares_devices: bool = False
     record_experts: bool = False
+    keeps_kv: bool = False
     extra_args: tuple[str, ...] = ()
     model_version: str = "0.0"
     api_key: str | None = field(default_factory=server_key, repr=False)
@@ -109,6 +111,10 @@ def _sglang(spec: LaunchSpec) -> Command:
     env = {}
     if spec.record_experts:
         argv.append("--enable-return-routed-experts")
+    if spec.keeps_kv:
+        # A pause in place leaves the step that overlaps it under way: its tokens, of the old weights, would be counted
+        # as the new version's.
+        argv.append("--disable-overlap-schedule")
     if spec.on_cpu:
         argv += [
             "--device", "cpu",

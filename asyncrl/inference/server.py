@@ -94,12 +94,21 @@ class AdoptedServer:
 
     Args:
         wait_s: that it may take to answer.
-        num_ranks, record_experts: what it must have been started with.
+        num_ranks, record_experts, keeps_kv: what it must have been started with.
     """
 
-    def __init__(self, name: str, url: str, *, wait_s: float, num_ranks: int = 1, record_experts: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        *,
+        wait_s: float,
+        num_ranks: int = 1,
+        record_experts: bool = False,
+        keeps_kv: bool = False,
+    ) -> None:
         self.name, self._url, self._wait_s = name, url, wait_s
-        self._num_ranks, self._record_experts = num_ranks, record_experts
+        self._num_ranks, self._record_experts, self._keeps_kv = num_ranks, record_experts, keeps_kv
 
     def url(self) -> str:
         """Its address."""
@@ -120,7 +129,11 @@ class AdoptedServer:
                     ) from error
             await waits.pause("host waits for its server to answer", 1.0)
         await require_adoptable(
-            client, num_ranks=self._num_ranks, record_experts=self._record_experts, stage_dir=stage_dir
+            client,
+            num_ranks=self._num_ranks,
+            record_experts=self._record_experts,
+            keeps_kv=self._keeps_kv,
+            stage_dir=stage_dir,
         )
 
     async def ended(self) -> int:

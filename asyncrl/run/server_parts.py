@@ -31,6 +31,7 @@ def adopted_server(config: Config, name: str, url: str) -> AdoptedServer:
         wait_s=inference.start_timeout_s,
         num_ranks=inference.tp,
         record_experts=inference.record_experts,
+        keeps_kv=config.weightsync.kv == "keep",
     )
 
 
@@ -117,6 +118,7 @@ def _started(
             on_cpu=num_devices() == 0,
             shares_devices=shares_devices,
             record_experts=record_experts,
+            keeps_kv=config.weightsync.kv == "keep",
             extra_args=inference.extra_args,
         )
 

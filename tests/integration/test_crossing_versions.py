@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from transformers import DynamicCache
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.inference.activation import Kv
 from asyncrl.inference.fleet import Fleet
 from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.turns import EpisodeTask, TurnSampler
-from buffer import Row, Span
+from buffer import Row
 from tests.support.episode_settings import episode_settings
 from tests.support.event_loop import in_event_loop
 from tests.support.local_models import save_model
@@ -25,7 +26,7 @@ from tests.support.rollout_cluster import RolloutCluster, Trainer
 from tests.support.sglang_python import skip_without_sglang, warm_python
 
 PROMPTS = ([3, 1, 4, 1, 5], [2, 7, 1, 8], [9], [4, 0])
-LENGTH = 900
+LENGTH = {"local": 900, "sglang": 256}
 VERSIONS = 2
 ERROR = {"local": 1e-2, "sglang": 0.3}
 """Nats by which a logprob may be off: SGLang computes in the dtype of its weights, which is bfloat16 here."""
@@ -34,9 +35,9 @@ ERROR = {"local": 1e-2, "sglang": 0.3}
 class Answers:
     """Long answers to PROMPTS, as a worker has them sampled."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, length: int) -> None:
         self.counts: Counter[str] = Counter()
-        turns = TurnSampler(fleet, episode_settings(max_new_tokens=LENGTH, context_length=LENGTH), (), self.counts)
+        turns = TurnSampler(fleet, episode_settings(max_new_tokens=length, context_length=length), (), self.counts)
         self._episodes = [Progress() for _ in PROMPTS]
         row = PromptRow(0, "test", (), None, {})
         self._tasks = []
@@ -66,13 +67,21 @@ def served_weights(trainer: Trainer) -> nn.Module:
     return copy.deepcopy(trainer.model).to(torch.bfloat16).float().eval()
 
 
-def assert_sampled_by(model: nn.Module, row: Row, at: int, span: Span, *, error: float) -> None:
-    """The tokens of the span that begins at `at` have the logprobs of a model that is given all tokens before them."""
-    ids, end = torch.from_numpy(row.token_ids.astype("int64")), at + span.num_tokens
-    with torch.no_grad():
-        logits = model(ids[: end - 1].unsqueeze(0)).logits[0, at - 1 :]
-    expected = logits.log_softmax(-1).gather(1, ids[at:end].unsqueeze(1)).squeeze(1)
-    torch.testing.assert_close(torch.from_numpy(row.logprobs[at:end]), expected, atol=error, rtol=0)
+@torch.no_grad()
+def assert_sampled_by(models: dict[int, nn.Module], row: Row, *, keeps: bool, error: float) -> None:
+    """The tokens of each span have the logprobs of its version's model, which reads all tokens before them; or, if it
+    `keeps`, what the versions before it have read, with their keys and values."""
+    ids, at, cache, num_read = torch.from_numpy(row.token_ids.astype("int64")), row.num_prompt_tokens, DynamicCache(), 0
+    for span in row.spans:
+        if not keeps:
+            cache, num_read = DynamicCache(), 0
+        end = at + span.num_tokens
+        logits = models[span.version](ids[num_read : end - 1].unsqueeze(0), past_key_values=cache).logits[0]
+        num_read = end - 1
+        expected = logits[-span.num_tokens :].log_softmax(-1).gather(1, ids[at:end].unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(torch.from_numpy(row.logprobs[at:end]), expected, atol=error, rtol=0)
+        at = end
+    assert at == len(ids)
 
 
 @pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
@@ -82,15 +91,17 @@ async def test_answers_cross_versions_and_each_token_is_of_the_version_that_it_n
     engine: str, kv: Kv, tmp_path: Path
 ) -> None:
     skip_without_sglang(engine)
+    length = LENGTH[engine]
     cluster = RolloutCluster(tmp_path, model_dir=save_model(tmp_path / "model", "llama"))
     own = {"compute_dtype": "float32"} if engine == "local" else {"python": warm_python(), "max_running_requests": 8}
-    host = cluster.host(kv=kv, engine=engine, context_length=LENGTH, **own)
+    # SGLang ends two tokens before its context does.
+    host = cluster.host(kv=kv, engine=engine, context_length=length + 8, **own)
     trainer = cluster.trainer()
     models = {0: served_weights(trainer)}
     async with cluster.running(host) as fleet:
         await cluster.serving(0, deadline_s=300.0)
         await fleet.refresh()
-        answers = Answers(fleet)
+        answers = Answers(fleet, length)
         for _ in range(VERSIONS):
             await stand_still(cluster)
             version = await asyncio.to_thread(trainer.step, 0.03)
@@ -99,14 +110,9 @@ async def test_answers_cross_versions_and_each_token_is_of_the_version_that_it_n
         rows = await answers.rows()
         assert host.facts.counts["activations"] == VERSIONS
     for row in rows:
-        assert len(row.token_ids) == LENGTH, "greedy answers of this model have no end"
+        assert len(row.token_ids) == length, "greedy answers of this model have no end"
         versions = [span.version for span in row.spans]
         assert versions == sorted(models), "one span each, in order"
-        at = row.num_prompt_tokens
-        for span in row.spans:
-            assert span.digest == cluster.log.digest_of(span.version)
-            if kv != "keep" or span.version == 0:  # what is kept is of neither version
-                assert_sampled_by(models[span.version], row, at, span, error=ERROR[engine])
-            at += span.num_tokens
-        assert at == LENGTH
+        assert [span.digest for span in row.spans] == [cluster.log.digest_of(version) for version in versions]
+        assert_sampled_by(models, row, keeps=kv == "keep", error=ERROR[engine])
     assert answers.counts["answers_cut"] == (VERSIONS * len(PROMPTS) if kv == "abort" else 0)

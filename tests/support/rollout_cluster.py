@@ -134,7 +134,8 @@ class RolloutCluster:
     ) -> Host:
         """A host of a server; `engine`, `spec`: as for `server`; `lent`: on a device of the trainer's."""
         stage = StageDir.of_started(self.config.stage_dir, self.directory, name)
-        return self._host(self.server(name, engine, **spec), stage, kv=kv, lent=lent, num_ranks=spec.get("tp", 1))
+        server = self.server(name, engine, keeps_kv=kv == "keep", **spec)
+        return self._host(server, stage, kv=kv, lent=lent, num_ranks=spec.get("tp", 1))
 
     def adopting_host(self, name: str, url: str) -> Host:
         """A host of a server that the test runs, which has to know the stage directory `stage_of(name)`."""

@@ -14,11 +14,12 @@ from tests.support.fake_sglang import VOCAB, running_fake
 STAGE = Path("/dev/shm/stage/adopted-0")
 
 
-async def adopt(info: dict[str, Any], *, num_ranks: int = 1, record_experts: bool = False, **settings: Any) -> None:
-    with running_fake(info=info, **settings) as fake:
+async def adopt(info: dict[str, Any], *, key: str | None = None, **wanted: Any) -> None:
+    with running_fake(info=info, key=key) as fake:
         client = ServerClient(fake.url, vocab_size=VOCAB)
+        wanted = {"num_ranks": 1, "record_experts": False, "keeps_kv": False, **wanted}
         try:
-            await require_adoptable(client, num_ranks=num_ranks, record_experts=record_experts, stage_dir=STAGE)
+            await require_adoptable(client, stage_dir=STAGE, **wanted)
         finally:
             await client.close()
         assert [path for path in fake.paths if path != "/server_info"] == [], "it is only looked at"
@@ -49,6 +50,11 @@ async def test_a_server_with_our_loader_is_adopted(info: dict[str, Any]) -> None
             {"custom_weight_loader": [LOADER], "enable_return_routed_experts": False},
             {"record_experts": True},
             r"inference\.record_experts = True",
+        ),
+        (
+            {"custom_weight_loader": [LOADER], "disable_overlap_schedule": False},
+            {"keeps_kv": True},
+            "with --disable-overlap-schedule, or set",
         ),
         ({"custom_weight_loader": [LOADER]}, {"key": "secret"}, "ASYNCRL_SERVER_KEY"),
     ],

@@ -59,6 +59,12 @@ def test_sglang_keeps_routed_experts_if_it_is_to_tell_of_them(tmp_path: Path) ->
     assert flag not in command("sglang", spec(tmp_path)).argv
 
 
+def test_sglang_overlaps_no_steps_where_caches_outlive_updates(tmp_path: Path) -> None:
+    """Or the first token that a request draws after an update is of the weights before it, under the new version."""
+    assert "--disable-overlap-schedule" in command("sglang", spec(tmp_path, keeps_kv=True)).argv
+    assert "--disable-overlap-schedule" not in command("sglang", spec(tmp_path)).argv
+
+
 def test_sglang_on_a_cpu_and_on_shared_devices_gets_the_switches_it_needs(tmp_path: Path) -> None:
     on_cpu = command("sglang", spec(tmp_path, tp=2, python=Path("/venv/bin/python")))
     assert on_cpu.argv[0] == "/venv/bin/python"
