@@ -12,6 +12,10 @@ MAX_SCORERS = 64
 """Scorers of one report; a configuration with more keeps the first."""
 
 
+MAX_ERROR = 300
+"""Characters that are kept of a failure."""
+
+
 @dataclass
 class ScorerCalls:
     """One scorer.
@@ -42,7 +46,7 @@ class ScorerCalls:
         """Count one call."""
         self.outcomes[kind] = self.outcomes.get(kind, 0) + 1
         self.seconds.add(seconds)
-        self.last_error = error or self.last_error
+        self.last_error = error[:MAX_ERROR] or self.last_error
 
     def merge(self, other: "ScorerCalls") -> None:
         """Count what another process counted."""

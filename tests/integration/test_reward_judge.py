@@ -33,7 +33,7 @@ def says(content: object, finish_reason: str = "stop", total_tokens: object = 30
 async def judged(server: ScriptedServer, **settings: Any) -> AsyncIterator[RewardPool]:
     own = {"name": "style", "model": "big", "max_attempts": 1, "lowest": -1.0, "highest": 10.0, **settings}
     config = JudgeConfig(url=server.url.removesuffix("/score") + "/v1", **own)
-    async with opened(pool_of(Judge(config, 20.0, environment={"KEY": "a secret"}))) as pool:
+    async with opened(pool_of(Judge(config, 20.0, environment={"KEY": "sk-secret"}))) as pool:
         yield pool
 
 
@@ -144,11 +144,11 @@ async def test_a_reply_without_a_score_is_asked_for_again_and_a_busy_judge_too()
 
 @in_event_loop
 async def test_the_key_goes_out_in_the_header_and_nowhere_else() -> None:
-    with scripted_server((401, b"who are you?")) as server:
+    with scripted_server((401, b"sk-secret is no key of mine")) as server:
         async with judged(server, api_key_env="KEY") as pool:
             error = (await pool.score(ROW, "x")).error or ""
-    assert server.headers[0]["Authorization"] == "Bearer a secret"
+    assert server.headers[0]["Authorization"] == "Bearer sk-secret"
     assert "status 401" in error
-    assert "a secret" not in error
+    assert "sk-secret" not in error
     with pytest.raises(RewardError, match="environment variable OTHER that should hold its key is not"):
         Judge(JudgeConfig(name="a", url="http://x/v1", model="m", api_key_env="OTHER"), 1.0, environment={})

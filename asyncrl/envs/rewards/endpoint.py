@@ -145,16 +145,22 @@ class Endpoint:
         ):
             raw = await _limited(reply, shown)
         if reply.status_code in RETRIED:
-            text = excerpt(raw.decode("utf-8", "replace"))
-            raise _Again(f"status {reply.status_code}: {text}", _retry_after_s(reply))
+            raise _Again(f"status {reply.status_code}: {self._excerpt(raw)}", _retry_after_s(reply))
         if reply.status_code != 200:
-            text = f"{shown}: status {reply.status_code}: {excerpt(raw.decode('utf-8', 'replace'))}"
+            text = f"{shown}: status {reply.status_code}: {self._excerpt(raw)}"
             raise httpx.HTTPStatusError(text, request=reply.request, response=reply)
         try:
             found: object = json.loads(raw)
         except (ValueError, RecursionError):
-            raise RewardError(f"{shown} answered {excerpt(raw.decode('utf-8', 'replace'))}, which is no JSON") from None
+            raise RewardError(f"{shown} answered {self._excerpt(raw)}, which is no JSON") from None
         return found
+
+    def _excerpt(self, raw: bytes) -> str:
+        """The beginning of a reply, for messages; a server that refuses a key may say it back."""
+        text = raw.decode("utf-8", "replace")
+        for header in self._settings.headers.values():
+            text = text.replace(header.split(" ")[-1], "**********")
+        return excerpt(text)
 
 
 def _retry_after_s(reply: httpx.Response) -> float:
