@@ -216,6 +216,7 @@ async def test_who_has_which_key_may_do_what(engine: str, buffer: ReplayBuffer) 
             (await scene.post("/s/b%20d/v1/chat/completions", turn), 404),
             (await scene.post("/sessions/nobody/end", {}), 404),
             (await scene.http.get(f"/sessions/{id}"), 401),
+            (await scene.http.get("/sessions/nobody"), 401),  # names can be guessed
             (await scene.post("/v1/chat/completions", turn, key=key), 200),
             (await scene.post(f"/s/{key}/v1/chat/completions", turn, key="anything"), 200),
             (await scene.http.post("/v1/chat/completions", json=turn, headers={"x-api-key": key}), 200),

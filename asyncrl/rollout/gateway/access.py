@@ -69,9 +69,13 @@ class Access:
             )
         raise self._unknown()
 
-    def may_see(self, headers: Headers, session: Session) -> None:
-        """Refuse who has neither the gateway's key nor the session's. Raises ProtocolError: 401."""
-        if not hmac.compare_digest(_key_of(headers).encode(), session.key.encode()):
+    def may_see(self, headers: Headers, session: Session | None) -> None:
+        """Refuse who has neither the gateway's key nor the session's, also where there is none: names can be guessed.
+
+        Raises:
+            ProtocolError: 401.
+        """
+        if session is None or not hmac.compare_digest(_key_of(headers).encode(), session.key.encode()):
             self.require_gateway(headers)
 
     def _is_gateway_key(self, key: str) -> bool:

@@ -84,9 +84,9 @@ class SessionRoutes:
         return reply({**self._described(session), **_task(session)}, 201)
 
     async def _show(self, request: Request) -> Response:
-        session = self._sessions.by_id(request.path_params["id"])
-        self._access.may_see(request.headers, session)
-        return reply(_state(session))
+        id = request.path_params["id"]
+        self._access.may_see(request.headers, self._sessions.find(id))
+        return reply(_state(self._sessions.by_id(id)))
 
     async def _end(self, request: Request) -> Response:
         session, body = await self._ended_by(request)

@@ -96,13 +96,17 @@ class Sessions:
         """The online session that its user named so."""
         return self._by_name.get(name)
 
+    def find(self, id: str) -> Session | None:
+        """The session with this id or name."""
+        return self._by_id.get(id) or self._by_name.get(id)
+
     def by_id(self, id: str) -> Session:
-        """The session with this id.
+        """The session with this id or name.
 
         Raises:
             ProtocolError: there is none.
         """
-        found = self._by_id.get(id) or self._by_name.get(id)
+        found = self.find(id)
         if found is None:
             raise ProtocolError(
                 404, "not_found", f"There is no session {id!r}: it was closed, expired or never opened."
