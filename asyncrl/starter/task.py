@@ -68,12 +68,17 @@ def _num_sums(digits: int) -> int:
 
 
 def _text_game(rng: random.Random, digits: int) -> Problem:
-    """A number to find in 0..9, in the middle of the game: some guesses were made, each told higher or lower."""
+    """A number to find in 0..9, in the middle of the game: some guesses were made, each told higher or lower.
+
+    Half of the games were played so far as the answer plays on, by the middle of what is left; the others at random.
+    """
     number = "".join(rng.choices(DIGITS, k=digits))
     game = Game(LOW, HIGH, rng.randint(LOW, HIGH))
-    low, high, history = game.low, game.high, []
+    low, high, history, halves = game.low, game.high, [], rng.random() < 0.5
     for _ in range(rng.randrange(MAX_GUESSES)):
-        guess = rng.choice([wrong for wrong in range(game.low, game.high + 1) if wrong != game.secret])
+        guess = (low + high) // 2 if halves else rng.randint(game.low, game.high)
+        if guess == game.secret:
+            break
         low, high = (max(low, guess + 1), high) if guess < game.secret else (low, min(high, guess - 1))
         history.append((str(guess), str(game.answer(str(guess)))))
     prompt = f"game {number}: guess {game.low} to {game.high}"

@@ -15,22 +15,14 @@ import pytest
 from asyncrl import waits
 from asyncrl.data.harbor_tasks import HarborTask, read_task
 from asyncrl.envs.harbor.docker import DockerWorkspace
-from asyncrl.envs.harbor.local import LocalWorkspace, check_namespaces
+from asyncrl.envs.harbor.local import LocalWorkspace
 from asyncrl.envs.harbor.workspace import MAX_OUTPUT_BYTES, Workspace, WorkspaceError
 from asyncrl.envs.resources import Resources
 from tests.support.event_loop import in_event_loop
-from tests.support.harbor_tasks import write_task
+from tests.support.harbor_tasks import namespaces_are_permitted, write_task
 
 ROOT = Path(__file__).resolve().parents[2]
 Make = Callable[[HarborTask], Workspace]
-
-
-def namespaces_are_permitted() -> bool:
-    try:
-        asyncio.run(check_namespaces())
-    except WorkspaceError:
-        return False
-    return True
 
 
 pytestmark = pytest.mark.skipif(not namespaces_are_permitted(), reason="the kernel permits no user namespaces here")

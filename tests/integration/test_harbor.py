@@ -13,22 +13,13 @@ from asyncrl.data.rows import PromptRow
 from asyncrl.envs import Closable, EnvironmentDeps, Resumable, StepResult
 from asyncrl.envs.base import ShowsTools, Staged
 from asyncrl.envs.harbor.environment import HarborEnvironment
-from asyncrl.envs.harbor.local import check_namespaces
 from asyncrl.envs.harbor.workspace import WorkspaceError
 from asyncrl.envs.rewards import RewardPool
 from asyncrl.errors import DataError
 from tests.support.event_loop import in_event_loop
-from tests.support.harbor_tasks import write_task
+from tests.support.harbor_tasks import namespaces_are_permitted, write_task
 
 MAX_TURNS = 3
-
-
-def namespaces_are_permitted() -> bool:
-    try:
-        asyncio.run(check_namespaces())
-    except WorkspaceError:
-        return False
-    return True
 
 
 pytestmark = pytest.mark.skipif(not namespaces_are_permitted(), reason="the kernel permits no user namespaces here")

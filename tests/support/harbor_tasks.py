@@ -1,6 +1,11 @@
 """Harbor task directories as `harbor init` writes them, for tests: a file has to be made in /app."""
 
+import asyncio
+from functools import cache
 from pathlib import Path
+
+from asyncrl.envs.harbor.local import check_namespaces
+from asyncrl.envs.harbor.workspace import WorkspaceError
 
 TOML = """
 schema_version = "1.1"
@@ -65,3 +70,13 @@ def write_task(
     (directory / "tests/test.sh").write_text(test_sh)
     (directory / "solution/solve.sh").write_text("echo 42 > /app/answer.txt\n")
     return directory
+
+
+@cache
+def namespaces_are_permitted() -> bool:
+    """Whether the runner `local` works on this machine."""
+    try:
+        asyncio.run(check_namespaces())
+    except WorkspaceError:
+        return False
+    return True
