@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from asyncrl import waits
+from asyncrl.config.data import CurriculumConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.base import Environment, Message, Reward, StepResult
 from asyncrl.inference.board import FixedBoard
@@ -65,6 +66,7 @@ class WorkerCluster:
         self.make_environment: Callable[[], Environment] = lambda: Scored(lambda row, text: self.score(row, text))
         self.branch = self.version = 0
         self.with_baseline = False
+        self.curriculum: CurriculumConfig | None = None
 
     def server(self, **settings: Any) -> FakeServer:
         """One more server."""
@@ -97,7 +99,7 @@ class WorkerCluster:
             buffer=self.buffer,
             fleet=fleet,
             player=player,
-            train=Prompts(rows(10, "train"), PromptOrder(10, 0, True), GROUP, self.with_baseline),
+            train=Prompts(rows(10, "train"), PromptOrder(10, 0, True), GROUP, self.with_baseline, self.curriculum),
             held_out=Prompts(rows(2, "held_out"), PromptOrder(2, 0, False), 1),
             settings=WorkerSettings(
                 slots=slots,
