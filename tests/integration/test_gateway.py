@@ -343,6 +343,7 @@ async def test_what_a_gateway_does_is_reported_as_a_workers_facts(engine: str, b
     assert facts["sampled_tokens"] == 2
     assert facts["sessions_open"] == 2, "its group has two"
     assert facts["sessions_offered"] == 1
+    assert (facts["episodes_pending"], facts["episodes_interacting"]) == (1, 1)
     assert isinstance(facts["session_bytes"], float | int)
 
 

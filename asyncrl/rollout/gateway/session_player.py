@@ -13,7 +13,7 @@ from asyncrl.envs.base import Reward
 from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.errors import WaitTimeout
 from asyncrl.report.speeds import Durations
-from asyncrl.rollout.agent_states import AgentStates
+from asyncrl.rollout.agent_states import AgentState, AgentStates
 from asyncrl.rollout.episode import EpisodeFailed, EpisodeTask, PromptMemo
 from asyncrl.rollout.gateway.conversation import ProtocolError
 from asyncrl.rollout.gateway.harness_demand import HarnessDemand
@@ -78,12 +78,13 @@ class SessionPlayer:
             raise WaitTimeout(OFFERED, 0.0, 0.0, error.message) from error
         session.on_turn = lambda: progress.builder.take_rows(session.trajectory_rows())
         try:
-            with self._in_group(task) as group:
+            with self.states.episode() as state, self._in_group(task) as group:
                 await self._offer(session, group)
                 self.counts["sessions_reserved"] += 1
+                state.enter(AgentState.INTERACTING)
                 with group.playing():
                     end = await self._end(session)
-            return await self._trajectory(task, session, progress, end)
+                return await self._trajectory(task, session, progress, end)
         finally:
             self._sessions.close(session)
 
