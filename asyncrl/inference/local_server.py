@@ -158,7 +158,7 @@ async def serve(app: App, service: Service, bound: socket.socket, args: argparse
     """Serves until a signal or the parent's end, then drains."""
     loop = asyncio.get_running_loop()
     config = uvicorn.Config(
-        app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=2, ws="none"
+        app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=2, ws="none", http="h11"
     )
     server = _Server(config)
     stop = asyncio.Event()

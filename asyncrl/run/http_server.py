@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from asyncrl.errors import PreflightError
+from asyncrl.run.http_protocol import BoundedHttp
 
 BACKLOG = 2048  # a thousand harnesses may connect at once
 
@@ -75,6 +76,7 @@ async def serving(app: ASGIApp, bound: socket.socket, *, grace_s: int = 2) -> As
         log_level="warning",
         access_log=False,  # paths have keys in them
         ws="none",
+        http=BoundedHttp,
         backlog=BACKLOG,
         timeout_graceful_shutdown=grace_s,
         timeout_keep_alive=75,
