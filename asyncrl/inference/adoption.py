@@ -12,7 +12,7 @@ from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnav
 from asyncrl.inference.key import KEY_VARIABLE
 from asyncrl.inference.launcher import LOADER, STAGE_DIR
 
-START = f"`--custom-weight-loader {LOADER}`, this repository on its PYTHONPATH and {STAGE_DIR}"
+START = f"`--custom-weight-loader {LOADER}`, asyncrl on its PYTHONPATH and {STAGE_DIR}"
 
 
 class NotAdoptable(ServerUnavailable):

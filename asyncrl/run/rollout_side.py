@@ -150,7 +150,7 @@ class RolloutSide:
             may_restart = code not in FOR_THE_USER and self._may_restart(name)
             if not may_restart and (without := self._goes_on_without(name, code)):
                 self._cluster.forget(self._children.pop(name))
-                happened.append(f"{reason}; {without} (log: {child.log})")
+                happened.append(f"{reason.rstrip('.')}; {without} (log: {child.log})")
                 continue
             if not may_restart:
                 error = ProcessDied(f"{reason} (log: {child.log})")

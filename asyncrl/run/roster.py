@@ -12,7 +12,7 @@ from weightsync.orders import Adoption, Order
 LOST = "lost"
 """State of a server whose host fell silent: it is out of rotation, and nobody looks after it."""
 AWAITED = "awaited"
-"""State of a server that was added, and that no host has taken up."""
+"""State of a server that was added, and that no host looks after."""
 
 
 @dataclass(frozen=True)
@@ -76,5 +76,5 @@ def _row(name: str, server: Server, ack: Ack | None, order: Order | None, versio
 
 
 def _awaited(name: str, adoption: Adoption) -> Row:
-    reason = f"no serve-rollout of {adoption.machine} has started a host for it; is one running there?"
+    reason = f"no host looks after it: no serve-rollout runs on {adoption.machine}, or its log says why it was given up"
     return Row(name, AWAITED, 0.0, "", None, None, None, 0, adoption.url, False, reason)

@@ -2,7 +2,7 @@
 
 States: starting, updating (loads weights), serving, draining, drained (an operator had it leave), asleep (its device
 is the trainer's now), failed (out of rotation, the reason says why), lost (no sign of life), awaited (added, and no
-host has taken it up).
+host looks after it).
 """
 
 import argparse
