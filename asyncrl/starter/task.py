@@ -2,16 +2,16 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from asyncrl.config.trainer import StarterTaskConfig
-from asyncrl.envs.text_game import HIGH, LOW, Game
+from asyncrl.envs.text_game import Game
 from asyncrl.errors import ConfigError
 
 DIGITS = "0123456789"
-MAX_GUESSES = 4
-"""Guesses of the text game that demonstrations show at most, the one to be made included."""
+LOW, HIGH, MAX_GUESSES = 0, 4, 3
+"""Range of the text game, and the guesses of it that demonstrations show at most, the one to be made included."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Problem:
     Attributes:
         history: turns behind the answer, (what the model said, what it was told then); the rows of a file have none.
         truth: the row's ground truth, where that is not the answer.
+        extra: what the row's extra_info has besides.
     """
 
     prompt: str
@@ -28,6 +29,7 @@ class Problem:
     decoys: tuple[str, ...]
     history: tuple[tuple[str, str], ...] = ()
     truth: str | None = None
+    extra: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def _num_sums(digits: int) -> int:
 
 
 def _text_game(rng: random.Random, digits: int) -> Problem:
-    """A number to find in 0..9, in the middle of the game: some guesses were made, each told higher or lower.
+    """A number to find in LOW..HIGH, in the middle of the game: some guesses were made, each told higher or lower.
 
     Half of the games were played so far as the answer plays on, by the middle of what is left; the others at random.
     """
@@ -82,7 +84,14 @@ def _text_game(rng: random.Random, digits: int) -> Problem:
         low, high = (max(low, guess + 1), high) if guess < game.secret else (low, min(high, guess - 1))
         history.append((str(guess), str(game.answer(str(guess)))))
     prompt = f"game {number}: guess {game.low} to {game.high}"
-    return Problem(prompt, str((low + high) // 2), tuple(DIGITS), tuple(history), truth=str(game.secret))
+    return Problem(
+        prompt,
+        str((low + high) // 2),
+        tuple(DIGITS[game.low : game.high + 1]),
+        tuple(history),
+        truth=str(game.secret),
+        extra={"low": game.low, "high": game.high},
+    )
 
 
 TASKS: Mapping[str, Task] = MappingProxyType(
@@ -156,7 +165,7 @@ def rows(config: StarterTaskConfig, chosen: list[Problem], split: str) -> list[d
                 "style": "rule",
                 "ground_truth": problem.answer if problem.truth is None else problem.truth,
             },
-            "extra_info": {"split": split, "index": index},
+            "extra_info": {"split": split, "index": index, **problem.extra},
         }
         for index, problem in enumerate(chosen)
     ]

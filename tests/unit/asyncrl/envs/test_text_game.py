@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.config import RolloutConfig
-from asyncrl.data.rows import PromptRow
+from asyncrl.config.trainer import StarterTaskConfig
+from asyncrl.data.rows import PromptRow, row_from_record
 from asyncrl.data.values import Json
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.rewards import RewardPool
 from asyncrl.envs.text_game import Game, TextGame, game_of
-from asyncrl.starter.task import TASKS
+from asyncrl.starter.task import TASKS, rows, training
 
 
 def row(truth: Json = None, **extra: Json) -> PromptRow:
@@ -95,14 +96,24 @@ def test_demonstrations_show_true_answers_and_a_guess_that_they_leave_open() -> 
     lengths = set()
     for _ in range(300):
         problem = TASKS["text_game"].draw(rng, 4)
-        game = Game(0, 9, int(problem.truth or ""))
-        assert [told for _, told in problem.history] == [game.answer(said) for said, _ in problem.history]
+        low, high, secret = problem.extra["low"], problem.extra["high"], int(problem.truth or "")
+        assert [told for _, told in problem.history] == [Game(low, high, secret).answer(x) for x, _ in problem.history]
         left = [
             number
-            for number in range(10)
-            if all(Game(0, 9, number).answer(said) == told for said, told in problem.history)
+            for number in range(low, high + 1)
+            if all(Game(low, high, number).answer(said) == told for said, told in problem.history)
         ]
         assert left[0] <= int(problem.answer) <= left[-1]
-        assert int(problem.truth or "") in left
+        assert secret in left
+        assert problem.answer in problem.decoys
         lengths.add(len(problem.history))
-    assert lengths == {0, 1, 2, 3}
+    assert lengths == {0, 1, 2}
+
+
+def test_the_rows_of_the_starter_are_games() -> None:
+    config = StarterTaskConfig(name="text_game", train_rows=20, val_rows=5, min_digits=4, max_digits=4)
+    for values in rows(config, training(config, 0), "train"):
+        found, notes = row_from_record(values, index=0, prompt_key="prompt")  # type: ignore[arg-type]
+        assert notes == []
+        game = game_of(found, seed=0)
+        assert f"guess {game.low} to {game.high}" in str(found.messages[0]["content"])
