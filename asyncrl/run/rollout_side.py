@@ -176,20 +176,25 @@ class RolloutSide:
             return f"the run goes on with {len(hosts) - 1} servers"
         return ""
 
-    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+    async def stop(self, hurry: asyncio.Event | None = None) -> float:
         """Workers first, so that they can finish or park groups while servers still answer; then the hosts.
 
         Args:
             hurry: a preemption notice, before or during the stop, which workers are told of.
+        Returns:
+            Seconds until the workers had left, and all that is kept of their groups was parked.
         """
+        start_s = time.monotonic()
         workers = [child for name, child in self._children.items() if self._roles[name][0] == "rollout-worker"]
         telling = asyncio.create_task(_pass_on(hurry or asyncio.Event(), workers))
         try:
             await self._cluster.stop(workers)
         finally:
             telling.cancel()
+        parked_s = time.monotonic() - start_s
         await self._cluster.stop([child for child in self._children.values() if child not in workers])
         self._children.clear()
+        return parked_s
 
 
 async def _pass_on(hurry: asyncio.Event, workers: Sequence[Child]) -> None:

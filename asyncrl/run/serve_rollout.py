@@ -8,6 +8,7 @@ Prompts are no concern of it: workers reserve them themselves.
 
 import asyncio
 import logging
+import time
 
 from asyncrl import waits
 from asyncrl.cluster import Wanted
@@ -92,4 +93,7 @@ async def _watch(
             view.update(await waits.in_thread(buffer.reports))
             await waits.pause("rollout supervisor's beat", BEAT_S)
         view.message("stopping: groups in flight are finished, or parked and given back")
-        await side.stop(hurry)
+        start_s = time.monotonic()
+        parked_s = await side.stop(hurry)
+        took_s = time.monotonic() - start_s
+        view.message(f"groups were finished or parked after {parked_s:.1f} s, servers had ended after {took_s:.1f} s")
