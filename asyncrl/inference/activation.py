@@ -39,7 +39,8 @@ class Crossing:
 
 
 # SGLang's own pause with abort looks once a second whether everybody is answered, and for ever where it is paused in
-# place already. Who is retracted is answered at once, in any state.
+# place already. Aborted while they run, requests end with the step that is under way, which a retraction waits for.
+# Aborted after it they would lose what the scheduler has not handed out yet, up to some tens of tokens.
 CROSSINGS: Mapping[Kv, Crossing] = MappingProxyType(
     {
         "keep": Crossing("in_place", flush_cache=False),
@@ -125,9 +126,9 @@ async def activate(client: ServerClient, staged: Staged, *, held: Held | None, p
     start, dirty, crossing = time.monotonic(), False, CROSSINGS[pausing.kv]
     try:
         async with _paused_for(pausing, client, f"version {label(staged.target)}"):
-            await client.pause(crossing.mode)
             if crossing.aborts:
                 await client.abort_all()
+            await client.pause(crossing.mode)
             await client.begin_update()
             dirty = True  # whatever ends the next call, also a cancellation, may have changed weights
             status = await _load(client, pausing.num_ranks, flush_cache=crossing.flush_cache)

@@ -110,6 +110,11 @@ def _sglang(spec: LaunchSpec) -> Command:
     ]  # fmt: skip
     env = {}
     if spec.record_experts:
+        if spec.on_cpu:
+            raise PreflightError(
+                "inference.record_experts = true, and this machine has no GPU: SGLang registers the record's memory "
+                "with CUDA and would end when it starts. Set it to false, or serve on a machine with a GPU."
+            )
         argv.append("--enable-return-routed-experts")
     if spec.keeps_kv:
         # A pause in place leaves the step that overlaps it under way: its tokens, of the old weights, would be counted

@@ -82,9 +82,10 @@ def come_to(flight: InFlight, count: int) -> None:
 def cross(server: InferenceServer, kv: Kv, changed: dict[str, torch.Tensor], flight: InFlight) -> None:
     """As an activation does it."""
     crossing = CROSSINGS[kv]
-    server.pause(crossing.mode)
     if crossing.aborts:
         server.post("/abort_request", {"rid": "", "abort_all": True})
+    server.pause(crossing.mode)
+    if crossing.aborts:
         assert flight.final()["meta_info"]["finish_reason"]["type"] == "abort", "answered while it is paused"
     updated = server.update(list(changed.items()), flush_cache=crossing.flush_cache, weight_version="0.1")
     assert updated.json()["success"] is True

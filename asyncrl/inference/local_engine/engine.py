@@ -113,12 +113,19 @@ class Engine:
         return ended
 
     @torch.inference_mode()  # as the steps that made the blocks which move here: no other mode may write to them
-    def retract(self) -> None:
-        """Moves every live row back to the front of the queue, keys and values dropped, tokens and logprobs kept."""
+    def retract(self) -> list[Request]:
+        """Moves every live row back to the front of the queue, keys and values dropped, tokens and logprobs kept.
+
+        Returns:
+            Those that were being aborted, finished, as in SGLang.
+        """
+        report = TickReport()
+        self._end_aborted(report)
         for row in reversed(range(self.rows.num)):
             request = self._take(row)
             request.num_retractions += 1
             self.waiting.appendleft(request)
+        return report.finished
 
     def set_version(self, version: str) -> None:
         """Tokens sampled from now on carry this weight version."""

@@ -94,6 +94,10 @@ class EngineLoop:
         """Ends matching requests that are in the engine by then; see `Engine.abort`."""
         self._enter(lambda: self._out.extend(self.engine.abort(matches)))
 
+    def retract(self) -> None:
+        """Retracts all rows and hands out who was being aborted; only within a `call`."""
+        self._out.extend(self.engine.retract())
+
     async def call(self, function: Callable[[], T]) -> T:
         """Runs a function in the engine thread between two ticks.
 

@@ -186,7 +186,7 @@ class Service:
         def change() -> None:
             self.engine.paused = paused
             if retract:
-                self.engine.engine.retract()
+                self.engine.retract()
 
         await self.engine.call(change)
 

@@ -105,8 +105,8 @@ async def test_a_request_in_flight_survives_an_update_that_empties_the_cache(ser
 
 @in_event_loop
 async def test_with_kv_abort_a_request_in_flight_is_answered_as_far_as_it_is(server: FakeServer) -> None:
-    """Once the server stands still and before it changes. Not by SGLang's own pause with abort, which hangs where the
-    server was paused in place before."""
+    """Before the server stands still: what the scheduler has not handed out by then would be lost. Not by SGLang's own
+    pause with abort, which hangs where the server was paused in place before."""
     server.hold = True
     client = client_of(server)
     sampling = Sampling(8, 1.0, 1.0, -1, (2,), 7)
@@ -118,7 +118,7 @@ async def test_with_kv_abort_a_request_in_flight_is_answered_as_far_as_it_is(ser
     assert (answer.finish_reason, len(answer.token_ids)) == ("abort", 2)
     assert server.bodies("/pause_generation") == [{"mode": "retract"}]
     assert server.bodies("/abort_request") == [{"rid": "", "abort_all": True}]
-    order = [server.paths.index(path) for path in ("/pause_generation", "/abort_request", "/begin_weight_update")]
+    order = [server.paths.index(path) for path in ("/abort_request", "/pause_generation", "/begin_weight_update")]
     assert order == sorted(order)
     assert [body["flush_cache"] for body in server.bodies("/update_weights_from_tensor")] == [True]
     assert server.paused is None

@@ -55,7 +55,9 @@ def test_every_engine_gets_model_address_limits_loader_and_stage_directory(tmp_p
 
 def test_sglang_keeps_routed_experts_if_it_is_to_tell_of_them(tmp_path: Path) -> None:
     flag = "--enable-return-routed-experts"
-    assert flag in command("sglang", spec(tmp_path, record_experts=True)).argv
+    assert flag in command("sglang", spec(tmp_path, record_experts=True, on_cpu=False)).argv
+    with pytest.raises(PreflightError, match="no GPU"):
+        command("sglang", spec(tmp_path, record_experts=True))
     assert flag not in command("sglang", spec(tmp_path)).argv
 
 

@@ -118,7 +118,7 @@ async def test_one_request_is_aborted_by_the_id_that_the_server_gave_it(server: 
         (
             "abort",
             [
-                *("/pause", "/abort_requests", "/collective_rpc", "/reset_prefix_cache"),
+                *("/abort_requests", "/pause", "/collective_rpc", "/reset_prefix_cache"),
                 *("/collective_rpc", "/update_weight_version", "/resume"),
             ],
         ),
