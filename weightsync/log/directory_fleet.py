@@ -1,16 +1,17 @@
 """The servers of a run as small files: what each start said, its signs of life, what it needs, what is asked of it."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
 import msgpack
 
-from weightsync.acks import FORGOTTEN_S, Ack, Server, State, Vitals, ack_of
+from weightsync.acks import FORGOTTEN_S, Server, State, Vitals
 from weightsync.errors import StaleIncarnation
 from weightsync.log.base import Need
 from weightsync.log.files import Files, safe_name
+from weightsync.log.fleet_views import FleetViews
 from weightsync.orders import Adoption, Order
 
 FOLDERS = ("servers", "seen", "needs", "orders", "adoptions")
@@ -41,7 +42,7 @@ class _Entry:
         return cls(incarnation, tuple(registration), state, pair, since, reason, tuple(vitals))
 
 
-class DirectoryFleet:
+class DirectoryFleet(FleetViews):
     """The part of DirectoryLog that is about servers."""
 
     def __init__(self, files: Files) -> None:
@@ -78,24 +79,6 @@ class DirectoryFleet:
                 return
             self._remove(safe_name(server))
         self._hint("server")
-
-    def forget(self, server: str) -> None:
-        held = self.roster().get(server)
-        if held is not None and not held.alive:
-            self.leave(server, held.incarnation)
-
-    def servers(self) -> Mapping[str, Server]:
-        return {name: server for name, server in self.roster().items() if server.alive}
-
-    def roster(self) -> dict[str, Server]:
-        return {name: server for name, (server, _) in self._fleet().items() if not server.forgotten}
-
-    def acks(self) -> dict[str, Ack]:
-        return {
-            name: ack_of(server, *held)
-            for name, (server, held) in self._fleet().items()
-            if held is not None and server.alive
-        }
 
     def need(self, server: str, reason: str, failed: str = "") -> None:
         name, blob = f"needs/{safe_name(server)}", msgpack.packb([reason, failed])

@@ -5,17 +5,18 @@ from typing import Any
 
 import msgpack
 
-from weightsync.acks import FORGOTTEN_S, Ack, Server, State, Vitals, ack_of
+from weightsync.acks import FORGOTTEN_S, Server, State, Vitals
 from weightsync.errors import StaleIncarnation
 from weightsync.log import scripts
 from weightsync.log.base import Need
+from weightsync.log.fleet_views import FleetViews
 from weightsync.log.redis_client import answers
 from weightsync.orders import Adoption, Order
 
 FLEET = ("servers", "incarnations", "states", "held", "seen", "since", "notes", "vitals")
 
 
-class RedisFleet:
+class RedisFleet(FleetViews):
     """The part of RedisLog that is about servers, and how both run scripts.
 
     Args:
@@ -44,24 +45,6 @@ class RedisFleet:
 
     def leave(self, server: str, incarnation: str) -> None:
         self._run(scripts.LEAVE, [*FLEET, "hints", "needs"], server, incarnation)
-
-    def forget(self, server: str) -> None:
-        held = self.roster().get(server)
-        if held is not None and not held.alive:
-            self.leave(server, held.incarnation)
-
-    def servers(self) -> Mapping[str, Server]:
-        return {name: server for name, server in self.roster().items() if server.alive}
-
-    def roster(self) -> dict[str, Server]:
-        return {name: server for name, (server, _) in self._fleet().items() if not server.forgotten}
-
-    def acks(self) -> dict[str, Ack]:
-        return {
-            name: ack_of(server, *held)
-            for name, (server, held) in self._fleet().items()
-            if held is not None and server.alive
-        }
 
     def need(self, server: str, reason: str, failed: str = "") -> None:
         self._run(scripts.NEED, ["needs", "hints"], server, msgpack.packb([reason, failed]))
