@@ -148,9 +148,9 @@ class InferenceConfig(Section):
     """Tensor-parallel ranks of one SGLang server."""
 
     record_experts: bool = False
-    """Have SGLang tell which experts of a model with experts each token was sent to, for actor.replay_experts. Servers
-    of inference.urls need --enable-return-routed-experts. A token takes layers x experts a token bytes in the buffer,
-    twice as many with more than 128 experts in a layer."""
+    """Have SGLang tell which experts of a model with experts each token was sent to, for actor.replay_experts; with a
+    GPU only. Servers of inference.urls need --enable-return-routed-experts. A token takes layers x experts a token
+    bytes in the buffer, twice as many with more than 128 experts in a layer."""
 
     extra_args: tuple[str, ...] = ()
     """Further arguments for the server's command line, as they are."""
