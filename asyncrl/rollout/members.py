@@ -26,9 +26,7 @@ class Members:
     `counts` gets episodes and rewards_failed.
     """
 
-    def __init__(
-        self, work: Work, player: Player, slots: Slots, counts: Counter[str], teachers: Teachers
-    ) -> None:
+    def __init__(self, work: Work, player: Player, slots: Slots, counts: Counter[str], teachers: Teachers) -> None:
         self._work, self._player, self._slots, self._counts = work, player, slots, counts
         self._teachers = teachers
         self.older = asyncio.Event()

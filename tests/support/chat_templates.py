@@ -195,7 +195,9 @@ GPT_OSS = """{%- macro render_tool(tool) -%}
 {%- endmacro -%}
 {%- macro system() -%}
     {{- "You are a helpful assistant.\\nYear: " + strftime_now("%Y") + "\\n" }}
-    {%- if tools %}{%- for tool in tools %}{{- render_tool(tool.function if tool.function is defined else tool) }}{%- endfor %}{%- endif %}
+    {%- if tools %}{%- for tool in tools %}
+        {{- render_tool(tool.function if tool.function is defined else tool) }}
+    {%- endfor %}{%- endif %}
 {%- endmacro -%}
 {{- "<|start|>system<|message|>" }}{{- system() }}{{- "<|end|>" }}
 {%- set last_tool_call = namespace(name=none) %}
