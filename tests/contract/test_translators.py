@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncrl.rollout.gateway.conversation import (
@@ -123,6 +123,8 @@ def test_every_translator_is_held_to_this() -> None:
     assert {form.translator.path for form in FORMS.values()} == {translator.path for translator in TRANSLATORS}
 
 
+# The first draw on a new machine makes a table of all characters, which takes seconds.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(messages=conversations())
 def test_messages_of_any_kind_are_read_as_they_were_written(messages: list[dict[str, Any]]) -> None:
     for name, form in FORMS.items():
@@ -131,6 +133,7 @@ def test_messages_of_any_kind_are_read_as_they_were_written(messages: list[dict[
         assert list(read.tools) == TOOLS, name
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(answer=answers(), cuts=st.data())
 def test_the_pieces_of_a_stream_join_to_the_whole_answer(answer: TurnAnswer, cuts: st.DataObject) -> None:
     deltas = deltas_of(answer, cuts)

@@ -124,6 +124,6 @@ def test_every_word_of_the_weights_model_is_a_call_of_weight_sync_or_a_named_hap
     calls = {name for door in (VersionLog, Transport, Receiver) for name in vars(door) if not name.startswith("_")}
     assert words - calls == HAPPENINGS["weights"].keys()
     reads = {"owner", "confirm", "record", "records", "digest_of", "document", "endpoints", "servers", "acks", "needs"}
-    reads |= {"wish", "pin", "watch", "wait"}
+    reads |= {"wish", "pin", "watch", "wait", "roster", "orders", "adoptions"}
     changes = {name for name, value in vars(VersionLog).items() if callable(value) and not name.startswith("_")}
     assert changes - reads - words - {"close"} == LOG_NOT_MODELLED.keys()

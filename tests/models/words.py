@@ -65,6 +65,9 @@ LOG_NOT_MODELLED: Mapping[str, str] = {
     "answered": "the same",
     "put_wish": "servers that sleep take no part",
     "put_pin": "a server that stays at a version for an evaluation is one that is slow",
+    "forget": "only people look for servers that fell silent long ago",
+    "put_order": "a server that is told to drain is one that stops in order",
+    "put_adoption": "an adopted server is one that somebody else starts",
     "commit_merged": "a merged delta is the deltas between its ends: the same bits for fewer bytes",
 }
 """Methods of `VersionLog` that change something and are in no model, and why."""

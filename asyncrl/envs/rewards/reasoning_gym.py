@@ -2,11 +2,16 @@
 
 A row says which data set, how it was configured and which entry: the entry is made again and scored by its own
 `score_answer`, so that nothing of it has to survive a file. It needs the extra asyncrl[reasoning-gym].
+
+Some data sets hand the answer to a parser that evaluates Python (sympy's parse_expr). Those get only answers that can
+be no more than arithmetic; any other is scored as an empty one.
 """
 
 import importlib
+import inspect
 import json
 import re
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from types import ModuleType
@@ -18,6 +23,31 @@ from asyncrl.errors import RewardError
 
 CACHED_DATASETS, CACHED_ENTRIES = 64, 1024
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_EVALUATES = re.compile(r"\b(?:parse_expr|sympify|eval|exec|literal_eval)\s*\(")
+_CHARACTERS = re.compile(r"[0-9A-Za-z+\-*/^%=<>,.()\s]*")  # no quotes, no underscores, no brackets
+_ATTRIBUTE = re.compile(r"[A-Za-z)]\s*\.|\.\s*[A-Za-z]")
+_CALLED = re.compile(r"([A-Za-z][0-9A-Za-z]*)\s*\(")
+FUNCTIONS = frozenset(
+    [
+        "sqrt",
+        "exp",
+        "log",
+        "ln",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "abs",
+        "Abs",
+        "Rational",
+        "Integer",
+    ]
+)
 
 
 def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra_info: object = None) -> float:
@@ -40,7 +70,10 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra
         )
     found = _ANSWER.findall(solution_str)
     answer = found[-1].strip() if found else solution_str.strip()
-    return float(_dataset(name, config).score_answer(answer=answer, entry=entry))
+    dataset = _dataset(name, config)
+    if _evaluates(type(dataset).__module__) and not is_arithmetic(answer):
+        answer = ""
+    return float(dataset.score_answer(answer=answer, entry=entry))
 
 
 def prepare() -> None:
@@ -55,6 +88,25 @@ def _dataset(name: str, config: str) -> Any:  # Any: the library has no types
         return _library().create_dataset(name, **json.loads(config))
     except (ValueError, TypeError, AssertionError) as error:
         raise RewardError(f"reasoning-gym cannot make the data set {name!r} with {config}: {error}") from error
+
+
+def is_arithmetic(text: str) -> bool:
+    """Whether Python that is evaluated from it can be no more than numbers, names and FUNCTIONS of them."""
+    called = (name for name in _CALLED.findall(text) if len(name) > 1)
+    return (
+        _CHARACTERS.fullmatch(text) is not None
+        and _ATTRIBUTE.search(text) is None
+        and all(name in FUNCTIONS for name in called)
+    )
+
+
+@lru_cache(CACHED_DATASETS)
+def _evaluates(module: str) -> bool:
+    """Whether a data set's module evaluates text anywhere; one whose source is not to be had counts as if it did."""
+    try:
+        return _EVALUATES.search(inspect.getsource(sys.modules[module])) is not None
+    except (OSError, TypeError, KeyError):
+        return True
 
 
 @lru_cache(CACHED_ENTRIES)

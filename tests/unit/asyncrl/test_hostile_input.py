@@ -109,7 +109,7 @@ def test_a_formula_in_place_of_a_functions_name_is_refused_when_it_is_loaded(tmp
     """B218: a name is looked up, never evaluated."""
     file = tmp_path / "reward.py"
     file.write_text("def mean(data_source, solution_str, ground_truth, extra_info=None):\n    return 0.0\n")
-    assert callable(load_reward(file, "mean"))
+    assert callable(load_reward(file, "mean").call)
     for formula in ("mean.__globals__['__builtins__']", "mean.__globals__", "__import__('os').getpid()", "mean()"):
         with pytest.raises(RewardError, match="has no function"):
             load_reward(file, formula)
@@ -134,7 +134,8 @@ WRAPS = (
 
 
 @pytest.mark.filterwarnings("ignore")  # sympy has opinions about 2+()
-@pytest.mark.parametrize("source", sorted(REWARDS))
+# reasoning-gym's needs rows of its own: test_converters_from_elsewhere.py
+@pytest.mark.parametrize("source", sorted(REWARDS.keys() - {"reasoning_gym"}))
 def test_no_reward_runs_what_a_model_wrote(source: str, tmp_path: Path) -> None:
     """B219: an answer that is code, in every form in which an answer is looked for."""
     marker = tmp_path / "marker"

@@ -159,3 +159,40 @@ def test_the_library_scores_its_own_answers_right(name: str) -> None:
     assert json.dumps([row.values for row in rows]) == json.dumps([row.values for row in again])
     assert [score(row, str(row.solution)) for row in rows] == [1.0] * 3
     assert all((value := score(row, "<answer>nonsense</answer>")) is not None and value < 0.5 for row in rows)
+
+
+class Evaluated(Sums):
+    """A data set that evaluates answers, as some of the library's do with sympy."""
+
+    def score_answer(self, answer: str | None, entry: dict[str, object]) -> float:
+        assert isinstance(entry["metadata"], dict)
+        (number,) = entry["metadata"]["number"]
+        return 1.0 if answer and eval(answer) == number + 1 else 0.0
+
+
+def test_a_data_set_that_evaluates_answers_gets_arithmetic_only(
+    library: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """B219: sympy's parse_expr runs what it is given."""
+    monkeypatch.setattr(library, "create_dataset", lambda name, **config: Evaluated(**config))
+    place = {"dataset": "evaluated", "config": json.dumps({"size": 3, "seed": 5}), "index": 1}
+    marker = tmp_path / "marker"
+
+    def score(answer: str) -> float | None:
+        return compute_score("reasoning_gym", f"<answer>{answer}</answer>", "7", {reasoning_gym.ROW_KEY: place}).value
+
+    assert score("(3 + 4) * 1.0") == 1.0
+    assert score("8") == 0.0
+    assert all(map(reasoning_gym.is_arithmetic, ("x**3/3 + C", "exp(2*x)*sin(x) - 1.5e-3", "2.5*(x + y)", "a = 3")))
+    for code in (
+        f"open({str(marker)!r}, 'w')",
+        f"__import__('pathlib').Path({str(marker)!r}).touch() or 7",
+        "().__class__.__base__",
+        "exit()",
+        "(7).real",
+        "x.real",
+        "7 if 1 else exit ()",
+        '7 # "',
+    ):
+        assert score(code) == 0.0
+    assert not marker.exists()
