@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ServerError
-from asyncrl.inference.batching import Batcher, Question
+from asyncrl.inference.batching import MAX_QUESTIONS, Batcher, Question
 from asyncrl.inference.connections import Connections
-from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
+from asyncrl.inference.errors import BUSY, MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
 from asyncrl.inference.experts import ExpertCounts
 from asyncrl.inference.key import KEY_VARIABLE, server_key
 from asyncrl.inference.protocol import (
@@ -30,9 +30,6 @@ from asyncrl.inference.protocol import (
     parse_status,
 )
 
-BUSY = (408, 425, 429, 503)
-"""Statuses that ask to come back."""
-
 
 class ServerClient:
     """One server by address. Not thread-safe, and bound to the event loop that it is used in.
@@ -43,6 +40,7 @@ class ServerClient:
         api_key: sent with every call, as a bearer; None: the environment's (see `key`).
         control_s: deadline of each call that is not a generation.
         experts: ask of each generation which experts its tokens were sent to. None: do not.
+        batches: whether short questions share a request, whose answers come together; else none waits for another.
     """
 
     def __init__(
@@ -53,6 +51,7 @@ class ServerClient:
         api_key: str | None = None,
         control_s: float = 120.0,
         experts: ExpertCounts | None = None,
+        batches: bool = True,
     ) -> None:
         self.url, self._experts = url.rstrip("/"), experts
         self._vocab_size, self._control_s = vocab_size, control_s
@@ -61,7 +60,7 @@ class ServerClient:
         self._connections = Connections(self.url, headers)
         # Abort matches by prefix, so no id may begin with another: all have one length.
         self._ids, self._num_requests = uuid.uuid4().hex, 0
-        self._batcher = Batcher(self._ask)
+        self._batcher = Batcher(self._ask, MAX_QUESTIONS if batches else 1)
 
     async def close(self) -> None:
         """Close idle connections; those in use are closed when their request ends."""

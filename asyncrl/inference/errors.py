@@ -10,6 +10,9 @@ ServerError (asyncrl.errors)
 
 from asyncrl.errors import ServerError
 
+BUSY = (408, 425, 429, 503)
+"""Statuses that ask to come back."""
+
 
 class ServerUnavailable(ServerError):
     """No usable answer came; the request may succeed on another server or later."""

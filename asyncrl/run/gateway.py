@@ -66,7 +66,9 @@ async def _serve(config: Config, url: str, buffer: ReplayBuffer, bound: socket.s
     stop = stop_event(hurry=hurry)
     mark = await waits.in_thread(buffer.stop_mark)
     name = f"gateway.{socket.gethostname()}.{os.getpid()}"
-    parts = make_parts(config, LogBoard(open_log(weights_url(config, url), config.run.name)), config.model.path)
+    board = LogBoard(open_log(weights_url(config, url), config.run.name))
+    # A harness waits for its answer, and for nobody else's.
+    parts = make_parts(config, board, config.model.path, batches=False)
     key, whence = gateway_key(config.run.directory)
     gateway = _gateway(config, parts, buffer, key, name)
     gateway.url = gateway.url or url_of(bound)

@@ -44,8 +44,12 @@ class RolloutParts:
     held_out: Prompts | None
 
 
-def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
-    """Make them. Raises ConfigError, DataError or RewardError for what cannot be used."""
+def make_parts(config: Config, board: Board, model_dir: Path, *, batches: bool = True) -> RolloutParts:
+    """Make them; `batches`: short questions share requests, which costs less and lets answers wait for each other.
+
+    Raises:
+        ConfigError, DataError, RewardError: something cannot be used.
+    """
     rollout = config.rollout
     make_environment = find_environment(rollout.environment)
     chat = ChatTemplate.from_model_dir(model_dir)
@@ -62,7 +66,7 @@ def make_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
         turn=os.getpid(),
     )
     experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
-    fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts), limits)
+    fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts, batches=batches), limits)
     rewards = RewardPool.of(rollout.reward, num_workers=max(1, rollout.workers))
     read_turn = TurnParser(rollout.tools.parser, chat.source, in_thought=chat.opens_thought)
     deps = EnvironmentDeps(rewards=rewards, config=rollout, read_turn=read_turn)

@@ -69,7 +69,7 @@ class Served:
         self.key = secrets.token_urlsafe(16)
         self.fleet = Fleet(
             FixedBoard([engine]),
-            lambda url: ServerClient(url, vocab_size=vocabulary),
+            lambda url: ServerClient(url, vocab_size=vocabulary, batches=False),
             FleetLimits(request_timeout_s=120.0, server_wait_s=settings.server_wait_s),
         )
         self.gateway = Gateway(

@@ -59,6 +59,15 @@ async def test_a_question_with_a_long_answer_is_asked_alone() -> None:
 
 
 @in_event_loop
+async def test_a_client_that_does_not_batch_asks_each_question_by_itself() -> None:
+    with running_fake() as server:
+        client = ServerClient(server.url, vocab_size=VOCAB, batches=False)
+        await asyncio.gather(*(ask(client, seed) for seed in range(3)))
+        assert len(server.bodies("/generate")) == 3
+        await client.close()
+
+
+@in_event_loop
 async def test_one_refused_question_costs_its_mates_nothing() -> None:
     with running_fake(refused=[1, 12]) as server:
         client = client_of(server)

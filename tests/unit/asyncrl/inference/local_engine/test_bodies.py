@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.inference.client import BUSY
+from asyncrl.inference.errors import BUSY
 from asyncrl.inference.local_engine.asgi import App, Bodies, Exchange, Keys, Reply, Route
 
 Message = MutableMapping[str, Any]
