@@ -6,8 +6,8 @@
 Each run trains the quickstart's model; every step trains on groups that were sampled exactly eta versions earlier (see
 staleness_cases/experiment.py). The same seed means the same prompts in every condition, so ratios are of pairs. Results
 go to a file as they come: what is in it is not run again, and other settings never mix. `--report` runs nothing and
-writes docs/staleness-study.md with its plots from the file, and the file itself, packed, beside them: the study goes on
-from there on any machine.
+writes docs/staleness-study*.md with their plots from the file, and the file itself, packed, beside them: the study goes
+on from there on any machine.
 
 `eta4_tis_over_eta0` is the mean final held-out score at eta 4 with TIS by that at eta 0; its 95 % interval is a paired
 bootstrap over seeds. Not shown: seconds (sampler and trainer take turns), large models, long answers.
@@ -141,7 +141,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--scratch", type=Path, default=HOME / "made", help="where the starter's models go")
     parser.add_argument(
-        "--report", action="store_true", help="write docs/staleness-study.md and its plots; run nothing"
+        "--report", action="store_true", help="write docs/staleness-study*.md and their plots; run nothing"
     )
     args = parser.parse_args(argv)
     for name in args.methods or ():

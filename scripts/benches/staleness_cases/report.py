@@ -1,4 +1,4 @@
-"""docs/staleness-study.md and its plots, from the results alone: no number in them was typed."""
+"""docs/staleness-study*.md and their plots, from the results alone: no number in them was typed."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -7,29 +7,36 @@ from typing import Any
 
 import matplotlib as mpl
 
-from scripts.benches.staleness_cases.conditions import METHODS, TASKS
+from scripts.benches.staleness_cases.conditions import METHODS
 from scripts.benches.staleness_cases.statistics import FALLEN, SMOOTHED, foretold, paired_ratio
 
 Results = Sequence[Mapping[str, Any]]
 THRESHOLDS = (0.9, 0.7, 0.5, 0.3)
-PAGE = "staleness-study.md"
+PAGES = {"staleness-study.md": ("sort",), "staleness-study-full.md": ("hard", "slow")}
+"""Tasks by page: those of the default study, and those of --full."""
 
 
 def write_report(results: Results, docs: Path) -> None:
-    """Write the page, and a plot of each task beside it."""
+    """Write the pages of which there are results, and a plot of each task beside them."""
     mpl.use("Agg")
-    parts = [_head()]
-    for name in TASKS:
-        of_task = [result for result in results if result["task"] == name]
-        if not of_task:
-            continue
-        _plot(of_task, docs / f"staleness-study-{name}.svg", name)
-        parts += [f"## {_TITLES[name]}\n", _table(of_task), f"![{name}](staleness-study-{name}.svg)\n"]
-        if any(result["policy"] == "drop" for result in of_task):
-            parts.append(_dropping(of_task))
-        if any(result["eta"] for result in of_task):
-            parts.append(_foretelling(of_task))
-    (docs / PAGE).write_text("\n".join(parts), encoding="utf-8")
+    for page, tasks in PAGES.items():
+        parts = [part for name in tasks for part in _section(results, name, docs)]
+        if parts:
+            (docs / page).write_text("\n".join([_head(), *parts]), encoding="utf-8")
+
+
+def _section(results: Results, name: str, docs: Path) -> list[str]:
+    """What there is about a task."""
+    of_task = [result for result in results if result["task"] == name]
+    if not of_task:
+        return []
+    _plot(of_task, docs / f"staleness-study-{name}.svg", name)
+    parts = [f"## {_TITLES[name]}\n", _table(of_task), f"![{name}](staleness-study-{name}.svg)\n"]
+    if any(result["policy"] == "drop" for result in of_task):
+        parts.append(_dropping(of_task))
+    if any(result["eta"] for result in of_task):
+        parts.append(_foretelling(of_task))
+    return parts
 
 
 _TITLES = {
