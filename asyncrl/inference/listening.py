@@ -1,9 +1,24 @@
-"""Which address of this machine a server listens on, where the configuration names a network of many machines."""
+"""Which address of this machine a server listens on, and the socket that is bound to it."""
 
 import socket
 from ipaddress import ip_address, ip_network
 
 from asyncrl.errors import PreflightError
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that is bound and does not listen yet; port 0: a free one. Raises OSError: it cannot be bound."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    # By its protocol asyncio knows a socket for which Nagle's algorithm is to be off. With it on, a reply whose
+    # head and body are sent apart waits 40 ms for the client's delayed acknowledgement between the two.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
 
 
 def own_address(host: str) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import uvicorn
 
+from asyncrl.inference.listening import bound_socket
 from asyncrl.inference.local_engine import self_check
 from asyncrl.inference.local_engine.asgi import App, Keys
 from asyncrl.inference.local_engine.compute import ComputeWeights, resolve_dtype
@@ -81,17 +82,12 @@ def bind(host: str, port: int) -> socket.socket:
         CannotStart: the port is in use or the address is not this machine's.
     """
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # By its protocol asyncio knows a socket for which Nagle's algorithm is to be off.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        return bound_socket(host, port)
     except OSError as error:
         raise CannotStart(
             f"cannot listen on {host}:{port}: {error.strerror}. Another process may use the port; choose another with "
             "--port, or 0 for a free one."
         ) from error
-    return bound
 
 
 def build_engine(args: argparse.Namespace) -> tuple[Engine, TextCodec | None]:

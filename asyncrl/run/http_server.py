@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from asyncrl.errors import PreflightError
+from asyncrl.inference.listening import bound_socket
 from asyncrl.run.http_protocol import BoundedHttp
 
 BACKLOG = 2048  # a thousand harnesses may connect at once
@@ -39,22 +40,13 @@ def listen(host: str, port: int, keys: str) -> socket.socket:
     Raises:
         PreflightError: the port is taken, or the address is not this machine's.
     """
-    bound = None
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # By its protocol asyncio knows a socket for which Nagle's algorithm is to be off. With it on, a reply whose
-        # head and body are sent apart waits 40 ms for the client's delayed acknowledgement between the two.
-        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
+        return bound_socket(host, port)
     except OSError as error:
-        if bound is not None:
-            bound.close()
         raise PreflightError(
             f"cannot listen on {keys}.host = {host}, {keys}.port = {port}: {error.strerror}. Another process may use "
             f"the port; choose another, or 0 for a free one."
         ) from error
-    return bound
 
 
 def url_of(bound: socket.socket) -> str:
