@@ -11,6 +11,7 @@ from asyncrl.config.trainer import StarterSftConfig
 from asyncrl.errors import ConfigError
 from asyncrl.starter import task
 from asyncrl.starter.lock import locked
+from asyncrl.starter.problem import Problem
 from asyncrl.starter.record import Spec, make_directory, make_file
 
 __all__ = ["make"]
@@ -83,7 +84,7 @@ def _make_model(
         from asyncrl.starter.supervised import warm_start
 
         nonlocal num_parameters
-        tokenizer = build_tokenizer()
+        tokenizer = build_tokenizer(calls_tools=task.TASKS[starter.task.name].calls_tools)
         model = build_model(starter.model, tokenizer, starter.seed)
         num_parameters = model.num_parameters()
         exclude = frozenset(problem.prompt for problem in task.held_out(starter.task, starter.seed))
@@ -99,7 +100,7 @@ def _make_model(
     return [f"{path}: a Llama of {num_parameters / 1e6:.2f} M parameters, warm-started in {sft.steps} steps"]
 
 
-Choose = Callable[..., list[task.Problem]]
+Choose = Callable[..., list[Problem]]
 
 
 def _check_places(config: Config) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
@@ -15,6 +15,9 @@ CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyz +-*=:,?."
 UNKNOWN = "?"
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|user|>", "<|assistant|>", "<|system|>")
+TOOL_ROLE = "<|tool|>"
+CALL_PIECES = ("<tool_call>", "</tool_call>", '{"name": "', '", "arguments": {"', '": "', '"}}')
+"""What calls in Hermes' form are made of besides names and values: a token each, as a trained vocabulary has them."""
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] }}"
     "{% if m['role'] == 'assistant' %}{{ '<|end|>' }}{% endif %}{% endfor %}"
@@ -23,9 +26,14 @@ CHAT_TEMPLATE = (
 MAX_POSITIONS = 4096  # rotary positions cost nothing, and servers refuse a context longer than this
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """A tokenizer with one token for each character and each role; anything it does not know is `?`."""
-    vocabulary = {token: index for index, token in enumerate((PAD, END, *ROLES, *CHARACTERS))}
+def build_tokenizer(*, calls_tools: bool = False) -> PreTrainedTokenizerFast:
+    """A tokenizer with one token for each character and each role; anything it does not know is `?`.
+
+    Args:
+        calls_tools: have a role for what tools answer, and tokens for the pieces of calls.
+    """
+    roles = (*ROLES, TOOL_ROLE) if calls_tools else ROLES
+    vocabulary = {token: index for index, token in enumerate((PAD, END, *roles, *CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -34,9 +42,11 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         pad_token=PAD,
         eos_token=END,
         unk_token=UNKNOWN,
-        additional_special_tokens=list(ROLES),
+        additional_special_tokens=list(roles),
         model_max_length=MAX_POSITIONS,
     )
+    if calls_tools:
+        fast.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in CALL_PIECES])
     fast.chat_template = CHAT_TEMPLATE
     return fast
 

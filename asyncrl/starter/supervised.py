@@ -1,15 +1,15 @@
 """The supervised warm start: a few hundred steps after which the model answers in the right form, often wrongly."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from asyncrl.config.trainer import StarterSftConfig
-from asyncrl.starter.task import Problem
+from asyncrl.starter.problem import Problem
 
 WARMUP_STEPS = 20
 GRAD_CLIP = 1.0
@@ -63,40 +63,55 @@ def _shown(rng: random.Random, problem: Problem, decoy: float) -> str:
 
 
 class _Prompts:
-    """Renders demonstrations as token ids; the frame that the chat template puts around a prompt is rendered once."""
+    """Renders demonstrations as token ids; the frame that the chat template puts around a message of a role is rendered
+    once."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.tokenizer = tokenizer
-        ids = self._render("0")
-        content = tokenizer.encode("0", add_special_tokens=False)
-        start = ids.index(content[0])
-        self.before, self.after = ids[:start], ids[start + 1 :]
-        # A template that rewrites its content would be learned in another form than servers render.
-        assert self._render("sort 12") == self._frame("sort 12")
-        assert self._render("guess", "5", "higher") == self._turns("guess", [("5", "higher")])
+        self._tokenizer = tokenizer
+        self._frames: dict[str, tuple[list[int], list[int]]] = {}
 
     def demonstration(self, problem: Problem, answer: str) -> tuple[list[int], list[int]]:
         """Token ids of prompt and answer with the end token, and their labels: the answer's only."""
-        prompt_ids, answer_ids = self._turns(problem.prompt, problem.history), self._ended(answer)
+        prompt_ids, answer_ids = self._turns(problem), self._ended(answer)
         return prompt_ids + answer_ids, [IGNORED] * len(prompt_ids) + answer_ids
 
-    def _turns(self, prompt: str, history: Sequence[tuple[str, str]]) -> list[int]:
-        ids = self._frame(prompt)
-        for said, told in history:
-            ids += [*self._ended(said), *self._frame(told)]
+    def _turns(self, problem: Problem) -> list[int]:
+        ids = self._framed("user", problem.prompt)
+        for said, told in problem.history:
+            ids += [*self._ended(said), *self._framed(problem.told_by, told)]
         return ids
 
     def _ended(self, answer: str) -> list[int]:
-        return [*self.tokenizer.encode(answer, add_special_tokens=False), self.tokenizer.eos_token_id]
+        return [*self._encode(answer), self._tokenizer.eos_token_id]
 
-    def _frame(self, prompt: str) -> list[int]:
-        return [*self.before, *self.tokenizer.encode(prompt, add_special_tokens=False), *self.after]
+    def _framed(self, role: str, text: str) -> list[int]:
+        if role not in self._frames:
+            self._frames[role] = self._frame_of(role)
+        before, after = self._frames[role]
+        return [*before, *self._encode(text), *after]
 
-    def _render(self, *texts: str) -> list[int]:
-        """What the user and the model said in turn, the user last, as the chat template has it."""
-        roles = cycle(("user", "assistant"))
-        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
-        ids: list[int] = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    def _frame_of(self, role: str) -> tuple[list[int], list[int]]:
+        """What the chat template writes before and after a message of a role."""
+        ids = self._render((role, "0"))
+        start = ids.index(self._encode("0")[0])
+        before, after = ids[:start], ids[start + 1 :]
+        # A template that rewrites its content would be learned in another form than servers render.
+        later = [*before, *self._encode("sort 12"), *after]
+        assert self._render((role, "sort 12")) == later
+        first = [*ids, *self._ended("5")]
+        assert self._render((role, "0"), ("assistant", "5"), (role, "sort 12")) == [*first, *later]
+        return before, after
+
+    def _render(self, *messages: tuple[str, str]) -> list[int]:
+        """Messages of (role, text), the assistant to be next, as the chat template has them."""
+        conversation = [{"role": role, "content": text} for role, text in messages]
+        ids: list[int] = self._tokenizer.apply_chat_template(
+            conversation, add_generation_prompt=True, return_dict=False
+        )
+        return ids
+
+    def _encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return ids
 
 

@@ -1,50 +1,18 @@
 """The verifiable tasks that the starter can write: one row of TASKS each, and prompts drawn from them by seed."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from asyncrl.config.trainer import StarterTaskConfig
 from asyncrl.envs.text_game import Game
 from asyncrl.errors import ConfigError
+from asyncrl.starter import products
+from asyncrl.starter.problem import Problem, Task
 
 DIGITS = "0123456789"
 LOW, HIGH, MAX_GUESSES = 0, 4, 3
 """Range of the text game, and the guesses of it that demonstrations show at most, the one to be made included."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A prompt, its right answer, and the answers of the behaviours that a warm-started model confuses with it.
-
-    Attributes:
-        history: turns behind the answer, (what the model said, what it was told then); the rows of a file have none.
-        truth: the row's ground truth, where that is not the answer.
-        extra: what the row's extra_info has besides.
-    """
-
-    prompt: str
-    answer: str
-    decoys: tuple[str, ...]
-    history: tuple[tuple[str, str], ...] = ()
-    truth: str | None = None
-    extra: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Task:
-    """One kind of problem.
-
-    Attributes:
-        draw: (random source, digits) -> a problem whose numbers have that many digits.
-        num_prompts: digits -> how many different prompts there are of that size.
-        ability: verl's column of that name.
-    """
-
-    draw: Callable[[random.Random, int], Problem]
-    num_prompts: Callable[[int], int]
-    ability: str
 
 
 def _sort_digits(rng: random.Random, digits: int) -> Problem:
@@ -99,6 +67,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "sort_digits": Task(_sort_digits, lambda digits: 10**digits, "sorting"),
         "arithmetic": Task(_arithmetic, _num_sums, "math"),
         "text_game": Task(_text_game, lambda digits: 10**digits, "games"),
+        "products": Task(products.draw, products.num_prompts, "math", data_source="arithmetic", calls_tools=True),
     }
 )
 
@@ -158,7 +127,7 @@ def rows(config: StarterTaskConfig, chosen: list[Problem], split: str) -> list[d
     """The problems as rows of verl's schema: data_source, prompt, ability, reward_model, extra_info."""
     return [
         {
-            "data_source": config.name,
+            "data_source": TASKS[config.name].data_source or config.name,
             "prompt": [{"role": "user", "content": problem.prompt}],
             "ability": TASKS[config.name].ability,
             "reward_model": {

@@ -18,7 +18,7 @@ from asyncrl.inference.local_engine.text import TextCodec
 from asyncrl.rollout.builder import TrajectoryBuilder
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.seeds import Stream, sampling_seed
-from asyncrl.starter.task import Problem
+from asyncrl.starter.problem import Problem
 from buffer import Group, Span, Trajectory
 from buffer.versions import parse_label
 

@@ -8,9 +8,9 @@ from asyncrl.config import Config
 from asyncrl.starter import make, task
 from asyncrl.starter.lock import locked
 from asyncrl.starter.model import build_model, build_tokenizer, save
+from asyncrl.starter.problem import Problem
 from asyncrl.starter.record import make_directory
 from asyncrl.starter.supervised import warm_start
-from asyncrl.starter.task import Problem
 from scripts.benches.staleness_cases.conditions import Task
 
 LOCK_DEADLINE_S = 1200.0
