@@ -3,8 +3,12 @@
 import argparse
 import importlib
 import keyword
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import Protocol, cast
 
 from asyncrl import __version__
@@ -32,7 +36,11 @@ COMMANDS: dict[str, str] = {
 }
 """Command -> what it does. Each is the file of its name in asyncrl/commands, or a folder of actions: see `Family`."""
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells count
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells count
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, for a command that has not said yet what it does about it: it unwinds, as by Ctrl-C."""
 
 
 class Command(Protocol):
@@ -62,7 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"asyncrl: there is no command {name!r}\n\n{overview()}", file=sys.stderr)
         return 2
     try:
-        return run(f"asyncrl {name}", "asyncrl.commands", name, arguments[1:])
+        with _unwinding():
+            return run(f"asyncrl {name}", "asyncrl.commands", name, arguments[1:])
+    except Terminated:
+        print("asyncrl: terminated", file=sys.stderr)
+        return TERMINATED
     except KeyboardInterrupt:
         print("asyncrl: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -74,6 +86,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"asyncrl {name}: {error}", file=sys.stderr)
         return 3
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """SIGTERM unwinds the command: left to the system, it would end it with what it has started still running."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():  # Python's handlers are the main thread's
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run(prog: str, package: str, name: str, arguments: Sequence[str]) -> int:

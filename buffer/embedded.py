@@ -9,7 +9,7 @@ out.
     <directory>/pid, server.log, appendonlydir/
 
 The server has a session of its own, so that Ctrl-C of a command does not reach it, and an append-only file: after
-kill -9 of everything the next command finds it alive, or starts it again on its data.
+kill -9 of everything the next command finds it alive, or, once `reaper` has stopped it, starts it again on its data.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from buffer.errors import ServerLost, ServerRefused
-from buffer.server_process import START_S, STOP_S, alive, await_answer, pid_of, start, stop
+from buffer.server_process import IDLE_S, START_S, STOP_S, alive, await_answer, pid_of, start, stop
 
 _RECHECK_S = 0.02
 _never = Event()
@@ -48,9 +48,9 @@ class Embedded:
             if self._users is None:
                 return
             users, self._users = self._users, None
-            with users, _starting(self.directory):
+            with users, starting(self.directory):
                 fcntl.flock(users, fcntl.LOCK_UN)
-                if _lock_now(users):
+                if lock_now(users):
                     stop(self.directory)
 
     def __enter__(self) -> Self:
@@ -60,11 +60,12 @@ class Embedded:
         self.close()
 
 
-def ensure(directory: Path) -> Embedded:
+def ensure(directory: Path, *, idle_s: float = IDLE_S) -> Embedded:
     """The run's server, started if it does not run.
 
     Args:
         directory: where its data lie; `<run.dir>/redis`.
+        idle_s: seconds that a server which is started here stays without a user, if the last one was killed.
     Raises:
         ServerRefused: there is no server program, the server runs on another host, or the directory cannot be closed to
             other users.
@@ -74,8 +75,8 @@ def ensure(directory: Path) -> Embedded:
     _make_private(directory)
     users = (directory / "users").open("a")
     try:
-        with _starting(directory):
-            path = _find(directory, users) or start(directory, program())
+        with starting(directory):
+            path = _find(directory, users) or start(directory, program(), idle_s=idle_s)
             # Nobody stops the server between its start and this: a stop needs the lock that we are holding.
             fcntl.flock(users, fcntl.LOCK_SH)
     except BaseException:
@@ -127,11 +128,11 @@ def _make_private(directory: Path) -> None:
 
 
 @contextmanager
-def _starting(directory: Path) -> Iterator[None]:
+def starting(directory: Path) -> Iterator[None]:
     """Alone with the server: nobody starts or stops it meanwhile."""
     deadline = time.monotonic() + START_S + STOP_S
     with (directory / "starting").open("a") as lock:
-        while not _lock_now(lock):
+        while not lock_now(lock):
             if time.monotonic() > deadline:
                 raise ServerLost(
                     f"another process has been starting or stopping the server of {directory} for {START_S} s."
@@ -140,7 +141,8 @@ def _starting(directory: Path) -> Iterator[None]:
         yield
 
 
-def _lock_now(file: IO[str]) -> bool:
+def lock_now(file: IO[str]) -> bool:
+    """Take the exclusive lock if nobody has a lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -155,7 +157,7 @@ def _find(directory: Path, users: IO[str]) -> str | None:
         return None
     host, path = where.read_text().splitlines()
     if host != socket.gethostname():
-        if not _lock_now(users):
+        if not lock_now(users):
             raise ServerRefused(
                 f"the server of {directory} runs on host {host}, and its socket is not reachable from here. Set "
                 "buffer.url to "

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -16,8 +17,12 @@ from buffer.errors import ServerLost, ServerRefused
 
 START_S = 300.0
 """Seconds a start may take: it reads the data of a long run. A server that dies meanwhile ends the wait at once."""
+IDLE_S = 600.0
+"""Seconds that a server stays without a user when the last one was killed: a run is started again within that."""
 STOP_S = 30.0
 """Seconds a stop may take: it writes the end of the append-only file."""
+ABANDON_S = 1.0
+"""Seconds in which a server that was just forked has written its number: milliseconds, if there is one."""
 MAX_SOCKET_PATH = 107
 
 _ALLOCATOR = {
@@ -31,13 +36,18 @@ _ALLOCATOR = {
     # Linux allows a process 65,530 mappings; what is above this number comes from the heap.
     "MALLOC_MMAP_MAX_": str(1 << 15),
 }
+# Its parent ends at once, so that it is a child of nobody here, who would have to wait for its end.
+_DETACHED = "import os, sys; os.fork() or os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 _RECHECK_S = 0.02
 _never = Event()
 
 
-def start(directory: Path, program: str) -> str:
-    """Start the server and wait until it answers; the path of its socket.
+def start(directory: Path, program: str, *, idle_s: float = IDLE_S) -> str:
+    """Start the server and wait until it answers; the path of its socket. One that is not waited for to the end, since
+    Ctrl-C came, is stopped.
 
+    Args:
+        idle_s: of the reaper that is started beside it.
     Raises:
         ServerLost: it died or did not answer in time; the end of its log is in the message.
     """
@@ -74,8 +84,31 @@ def start(directory: Path, program: str) -> str:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )
-    _await_ready(directory, path, process)
+    try:
+        _await_ready(directory, path, process)
+        _start_reaper(directory, idle_s)
+    except BaseException:
+        _abandon(directory, process)
+        raise
     return path
+
+
+def _start_reaper(directory: Path, idle_s: float) -> None:
+    command = [sys.executable, "-I", "-S", "-c", _DETACHED, "-m", "buffer.reaper", str(directory)]
+    command += [str(pid_of(directory)), str(idle_s)]
+    with (directory / "server.log").open("ab") as log:
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, check=True)
+
+
+def _abandon(directory: Path, process: "subprocess.Popen[bytes]") -> None:
+    """End a start that failed or was broken off."""
+    process.kill()
+    process.wait()
+    # What it has forked by then, and is the server, writes the pid file before it reads its data.
+    deadline = time.monotonic() + ABANDON_S
+    while process.returncode <= 0 and pid_of(directory) == 0 and time.monotonic() < deadline:
+        _never.wait(_RECHECK_S)
+    stop(directory)
 
 
 def _await_ready(directory: Path, path: str, process: "subprocess.Popen[bytes]") -> None:
@@ -85,8 +118,6 @@ def _await_ready(directory: Path, path: str, process: "subprocess.Popen[bytes]")
         # It leaves with 0 when it has become a daemon, whose pid is in the file.
         died = code is not None and (code != 0 or ((directory / "pid").exists() and not alive(directory)))
         if died or time.monotonic() > deadline:
-            process.kill()
-            process.wait()
             log = (directory / "server.log").read_text(errors="replace")[-1500:]
             raise ServerLost(f"the server of {directory} did not start (code {code}). The end of its log:\n{log}")
         _never.wait(_RECHECK_S)

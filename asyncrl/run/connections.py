@@ -7,12 +7,16 @@ from contextlib import contextmanager
 from asyncrl.config import Config
 from asyncrl.errors import PreflightError
 from asyncrl.load_config import REDIS_URL_VARIABLE
-from buffer import ReplayBuffer
+from asyncrl.run.signals import deaf
+from buffer import Embedded, ReplayBuffer
 from buffer.redis_store import RedisServer
 from weightsync import Transport, VersionLog, open_log, open_transport
 
 URL = REDIS_URL_VARIABLE
 """How a parent tells its children where Redis is."""
+
+_held: list[Embedded] = []
+"""Embedded servers that this process uses."""
 
 
 @contextmanager
@@ -26,8 +30,20 @@ def redis_url(config: Config) -> Iterator[str]:
         return
     from buffer import embedded
 
-    with embedded.ensure(config.run.directory / "redis") as server:
+    server = embedded.ensure(config.run.directory / "redis")
+    _held.append(server)
+    try:
         yield server.url
+    finally:
+        with deaf():
+            let_go()
+
+
+def let_go() -> None:
+    """Let go of the embedded Redis, and stop it if nobody else uses it: for a command that is about to leave without
+    unwinding, and then repeating is harmless."""
+    while _held:
+        _held.pop().close()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.rollout.gateway.gateway import Gateway
 from asyncrl.rollout.worker import Worker
 from asyncrl.run.collector import spare_what_lives_long
-from asyncrl.run.connections import open_buffer, redis_url, weights_url
+from asyncrl.run.connections import let_go, open_buffer, redis_url, weights_url
 from asyncrl.run.gateway_key import gateway_key
 from asyncrl.run.http_server import listen, serving, url_of
 from asyncrl.run.identity import open_prompts, run_record
@@ -63,7 +63,7 @@ def _bound(config: GatewayConfig) -> socket.socket:
 
 async def _serve(config: Config, url: str, buffer: ReplayBuffer, bound: socket.socket) -> None:
     hurry = asyncio.Event()
-    stop = stop_event(hurry=hurry)
+    stop = stop_event(at_once=let_go, hurry=hurry)
     mark = await waits.in_thread(buffer.stop_mark)
     name = f"gateway.{socket.gethostname()}.{os.getpid()}"
     board = LogBoard(open_log(weights_url(config, url), config.run.name))

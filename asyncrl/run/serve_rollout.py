@@ -18,7 +18,7 @@ from asyncrl.load_config import LoadedConfig
 from asyncrl.metrics.console import RunView
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.run.adoptions import Adoptions
-from asyncrl.run.connections import open_buffer, redis_url, weights_url
+from asyncrl.run.connections import let_go, open_buffer, redis_url, weights_url
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
 from asyncrl.run.machines import open_cluster
@@ -56,7 +56,12 @@ async def _supervise(config: Config, url: str, buffer: ReplayBuffer, place: int)
         servers=config.inference.servers + len(teachers), tp=config.inference.tp, workers=config.rollout.workers
     )
     hurry = asyncio.Event()
-    stop = stop_event(at_once=cluster.kill, hurry=hurry)  # after Ray's own handlers
+
+    def leave() -> None:
+        cluster.kill()
+        let_go()
+
+    stop = stop_event(at_once=leave, hurry=hurry)  # after Ray's own handlers
     try:
         placement = await find_room(cluster, wanted, as_given, url, stop)
         if placement is None:

@@ -2,6 +2,8 @@
 
 import os
 import resource
+import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -10,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from buffer import BufferConfig, Claim, ReplayBuffer, ServerLost, ServerRefused, ensure, pack
+from buffer import BufferConfig, Claim, ReplayBuffer, ServerLost, ServerRefused, ensure, pack, server_process
 from buffer.embedded import program
 from buffer.redis_store import RedisServer
 from buffer.server_process import alive, stop
 from tests.support.groups import group_for
+from tests.support.left_behind import processes_of
 
 CONFIG = BufferConfig(retry_s=5)
 
@@ -114,6 +117,72 @@ def test_it_outlives_a_command_that_is_killed_and_is_found_again(directory: Path
     with ensure(directory) as server:
         assert server.pid == int(killed.stdout)
     assert not alive(directory)
+
+
+KILLED_USER = (
+    "import sys, os, signal; from pathlib import Path; from buffer import ensure\n"
+    "s = ensure(Path(sys.argv[1]), idle_s=float(sys.argv[2])); print(s.pid, flush=True)\n"
+    "sys.stdin.read(); os.kill(os.getpid(), signal.SIGKILL)"
+)
+
+
+def killed_user(directory: Path, idle_s: float) -> tuple[subprocess.Popen[bytes], int]:
+    """A user who kills itself when its input ends; and a handle of the server that it has started."""
+    command = [sys.executable, "-c", KILLED_USER, str(directory), str(idle_s)]
+    user = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert user.stdout is not None
+    server = os.pidfd_open(int(user.stdout.readline()))
+    user.stdout.close()
+    return user, server
+
+
+def kill(user: subprocess.Popen[bytes]) -> None:
+    assert user.stdin is not None
+    user.stdin.close()
+    assert user.wait(30) == -signal.SIGKILL
+
+
+def has_ended(server: int, within_s: float) -> bool:
+    return bool(select.select([server], [], [], within_s)[0])
+
+
+def test_it_does_not_outlive_killed_users_for_ever(directory: Path) -> None:
+    """B179: nobody is there to stop it, so it is stopped when it has been idle, and its data are on disk."""
+    user, server = killed_user(directory, 0.4)
+    other = ensure(directory)
+    kill(user)
+    assert not has_ended(server, 1.5), "somebody still uses it"
+    store = RedisServer(other.url, 5)
+    store.set_blob("kept", b"data")
+    store.close()
+    assert other._users is not None
+    other._users.close()  # as a kill does it
+    assert has_ended(server, 30.0)
+    os.close(server)
+    with ensure(directory) as again:
+        store = RedisServer(again.url, 5)
+        assert store.ask("", "GET", "kept") == b"data"
+        store.close()
+
+
+def test_it_does_not_outlive_its_directory(directory: Path) -> None:
+    user, server = killed_user(directory, 0.4)
+    shutil.rmtree(directory)
+    assert has_ended(server, 30.0)
+    os.close(server)
+    kill(user)
+
+
+def test_a_start_that_is_broken_off_leaves_no_server(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(server_process, "_await_ready", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ensure(directory)
+    assert processes_of(directory) == {}
+    monkeypatch.undo()
+    ensure(directory).close()
 
 
 def test_after_everything_was_killed_it_starts_again_on_its_data(directory: Path) -> None:
