@@ -1,5 +1,5 @@
-"""kill -9 of a trainer at every line of a checkpoint beside training: the run goes on from a sound one, and ends with
-the bits of a run that nobody killed."""
+"""kill -9 of a trainer, or of one rank of two, at every line of a checkpoint beside training: the run goes on from a
+sound one, and ends with the bits of a run that nobody killed."""
 
 import json
 import subprocess
@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.config import ParallelConfig
 from asyncrl.run.handover import revealed
 from asyncrl.trainer.checkpoint_files import MANIFEST
 from buffer import Group, ReplayBuffer
-from tests.support.killed_saver import MOMENTS
+from tests.support.killed_saver import MOMENTS, REPORTED
 from tests.support.redis_server import running_redis
 from tests.support.rollout_thread import RolloutThread
 from tests.support.tiny_policy import write_tiny_model
@@ -35,13 +36,18 @@ def server():
         yield server
 
 
-def settings(directory, model_dir, name):
+def settings(directory, model_dir, name, *, fsdp=1):
     config = make_config(
         directory,
         model_dir,
         staleness={"limit": 0, "order": "ordinal"},
         algorithm={"reward_kl_coef": 0.1, "reward_kl_target": 0.05, "reward_kl_horizon": 20.0},
-        trainer={"steps": 6, "checkpoint": {"every_steps": 2, "keep_last": 1}, "lease_wait_s": 60.0},
+        trainer={
+            "steps": 6,
+            "checkpoint": {"every_steps": 2, "keep_last": 1},
+            "lease_wait_s": 60.0,
+            "parallel": ParallelConfig(fsdp=fsdp),
+        },
     )
     return config.model_copy(update={"run": config.run.model_copy(update={"name": name})})
 
@@ -56,13 +62,29 @@ def straight(model_dir, tmp_path_factory):
     return run
 
 
+class Trainers:
+    """A process that runs trainers whose ranks kill themselves."""
+
+    def __init__(self, url):
+        command = [sys.executable, "-m", "tests.support.killed_saver", url]
+        root = Path(__file__).parents[2]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
+
+    def run(self, config, *, dies=None, moment="", resume=False):
+        """Exit codes of the ranks of one trainer."""
+        file = config.run.directory / "config.json"
+        file.write_text(json.dumps(revealed(config)))
+        told = {"config": str(file), "world": config.trainer.parallel.world}
+        self.process.stdin.write(json.dumps({**told, "dies": dies, "moment": moment, "resume": resume}) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+
 @pytest.fixture(scope="module")
 def killed(server):
-    """A process that runs trainers which kill themselves; each line that it is told is one."""
-    command = [sys.executable, "-m", "tests.support.killed_saver", server.url]
-    root = Path(__file__).parents[2]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root) as process:
-        yield process
+    trainers = Trainers(server.url)
+    with trainers.process as process:
+        yield trainers
         process.stdin.close()
 
 
@@ -75,13 +97,9 @@ def test_a_trainer_killed_at(moment, straight, killed, server, model_dir, tmp_pa
     """
     name = moment.replace(" ", "-")
     config = settings(tmp_path, model_dir, name)
-    (tmp_path / "config.json").write_text(json.dumps(revealed(config)))
-    buffer = ReplayBuffer.connect(server.url, name, config.buffer, config.staleness)
-    log = open_log(str(tmp_path / "log"), "toy")
-    with RolloutThread(buffer, log, model_dir, GROUP_SIZE, memo=MEMO).running():
-        killed.stdin.write(f"{moment} {tmp_path / 'config.json'}\n")
-        killed.stdin.flush()
-        assert killed.stdout.readline().strip() == "-9"
+    buffer, rollout = rollout_of(config, server)
+    with rollout.running():
+        assert killed.run(config, dies=0, moment=moment) == [-9]
         run = start_trainer(config, buffer)
         outcome = run.go(resume=True)
     trained = [step for step, _, values in run.sink.lines if "actor/pg_loss" in values]
@@ -94,9 +112,52 @@ def test_a_trainer_killed_at(moment, straight, killed, server, model_dir, tmp_pa
     buffer.close()
 
 
+@pytest.fixture(scope="module")
+def straight_pair(killed, server, model_dir, tmp_path_factory):
+    """Hashes of what two ranks saved of the run that nobody killed."""
+    config = settings(tmp_path_factory.mktemp("pair"), model_dir, "pair", fsdp=2)
+    buffer, rollout = rollout_of(config, server)
+    with rollout.running():
+        assert killed.run(config) == [0, 0]
+    buffer.close()
+    return hashes_in(config.run.directory / "checkpoints" / "1.6-step6")
+
+
+@pytest.mark.parametrize(
+    ("dies", "moment", "first"), [(1, "writing", 3), (1, REPORTED, 5), (0, "before the rename", 3)]
+)
+def test_one_of_two_ranks_killed_in_a_save(dies, moment, first, straight_pair, killed, server, model_dir, tmp_path):
+    """The other one ends by itself, with an error; a file that one rank has written makes no checkpoint."""
+    config = settings(tmp_path, model_dir, f"pair-{dies}-{moment.replace(' ', '-')}", fsdp=2)
+    buffer, rollout = rollout_of(config, server)
+    with rollout.running():
+        codes = killed.run(config, dies=dies, moment=moment)
+        assert (codes[dies], codes[1 - dies]) == (-9, 1)
+        assert killed.run(config, resume=True) == [0, 0]
+    lines = json.loads((tmp_path / "lines.json").read_text())
+    assert [step for step, _, values in lines if "actor/pg_loss" in values] == list(range(first, 7))
+    assert buffer.audit().ok
+    assert (buffer.counts()["consumed"], buffer.counts()["leased"]) == (24, 0)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["2.6-step6"]
+    assert hashes_in(tmp_path / "checkpoints" / "2.6-step6") == straight_pair
+    buffer.close()
+
+
+def rollout_of(config, server):
+    """A buffer of the run in Redis, and a rollout thread on it."""
+    buffer = ReplayBuffer.connect(server.url, config.run.name, config.buffer, config.staleness)
+    log = open_log(str(config.run.directory / "log"), "toy")
+    return buffer, RolloutThread(buffer, log, config.model.path, GROUP_SIZE, memo=MEMO)
+
+
 def tensors_of(run):
     """File of the newest checkpoint -> hash."""
-    manifest = json.loads((run.parts.checkpoints.newest().path / MANIFEST).read_text())
+    return hashes_in(run.parts.checkpoints.newest().path)
+
+
+def hashes_in(checkpoint):
+    """File of a rank -> hash."""
+    manifest = json.loads((checkpoint / MANIFEST).read_text())
     return {name: entry["blake3"] for name, entry in manifest["files"].items() if name.startswith("rank-")}
 
 

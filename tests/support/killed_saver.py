@@ -1,38 +1,48 @@
-"""Trainers that kill themselves around the checkpoint of step 4: python -m tests.support.killed_saver URL.
+"""Trainers of which a rank kills itself around the checkpoint of step 4: python -m tests.support.killed_saver URL.
 
-Reads lines `MOMENT CONFIG.json` and answers each with the number of the signal that ended the trainer. The modules are
-imported once; each trainer is a fork.
+Reads JSON lines, `config` (a file), `world`, `dies` (a rank, or null), `moment` and `resume`, and answers each with the
+exit codes of the ranks, negative for a signal. The modules are imported once; each rank is a fork.
 """
 
+import json
 import os
 import shutil
 import signal
+import socket
 import sys
+import traceback
 from pathlib import Path
 
 import torch
 
 from asyncrl.config import Config
-from asyncrl.trainer import checkpoint_files, retention, tensor_file
+from asyncrl.trainer import checkpoint, checkpoint_files, retention, tensor_file
+from asyncrl.trainer.parallel import open_ranks
 from asyncrl.trainer.state_copy import StateCopy
 from buffer import ReplayBuffer
 from tests.support.trainer_run import start_trainer
 
 STEP = 4
 MOMENTS = ("copying", "writing", "before the rename", "before the commit", "after the commit", "deleting the old one")
+REPORTED = "after its report"
+"""Of another rank than the first: its file is written, and it has said so."""
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(moment: str, config: Config, url: str) -> None:
-    """Train until the death."""
+def main(config: Config, url: str, *, dies: int | None, moment: str, resume: bool) -> None:
+    """Train until the death, or to the end."""
     torch.set_num_threads(1)
+    ranks = open_ranks(config)
     buffer = ReplayBuffer.connect(url, config.run.name, config.buffer, config.staleness)
-    run = start_trainer(config, buffer)
-    arm(moment, run)
-    run.go()
+    run = start_trainer(config, buffer, ranks=ranks)
+    if ranks.rank == dies:
+        arm(moment, run)
+    run.go(resume=resume)
+    if ranks.rank == 0:
+        (config.run.directory / "lines.json").write_text(json.dumps(run.sink.lines))
 
 
 def arm(moment, run):
@@ -65,6 +75,7 @@ def arm(moment, run):
     StateCopy._buffer = at("copying", StateCopy._buffer, after=True)
     tensor_file._write_all = at("writing", tensor_file._write_all, after=True)
     checkpoint_files.write_state = at("before the rename", checkpoint_files.write_state, after=True)
+    checkpoint.done_by_rank0 = at(REPORTED, checkpoint.done_by_rank0)
     retention.shutil.rmtree = at("deleting the old one", half_deleted, after=True)
 
 
@@ -73,11 +84,29 @@ def half_deleted(path, ignore_errors=False):
     next(iter(Path(path).glob("*.safetensors"))).unlink()
 
 
+def forked(world: int, **arguments) -> list[int]:
+    """Exit codes of the ranks of one trainer."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    pids = []
+    for rank in range(world):
+        if (pid := os.fork()) == 0:
+            os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0"}
+            try:
+                main(**arguments)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        pids.append(pid)
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+
+
 if __name__ == "__main__":
     assert shutil is retention.shutil
     for line in sys.stdin:
-        *words, file = line.split()
-        if (pid := os.fork()) == 0:
-            main(" ".join(words), Config.model_validate_json(Path(file).read_text()), sys.argv[1])
-            os._exit(0)
-        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        told = json.loads(line)
+        settings = Config.model_validate_json(Path(told.pop("config")).read_text())
+        print(json.dumps(forked(config=settings, url=sys.argv[1], **told)), flush=True)
