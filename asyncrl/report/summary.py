@@ -110,7 +110,7 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     resumed = len(summary["branches"]) - 1
     yield (
         "steps",
-        f"{summary['steps']} in {_shown(summary['wall_s'])} s, {summary['versions']} versions"
+        f"{summary['steps']}{_asked(summary)} in {_shown(summary['wall_s'])} s, {summary['versions']} versions"
         + (f", resumed {resumed} time{'s' if resumed > 1 else ''}" if resumed > 0 else ""),
     )
     if end := summary.get("ended"):
@@ -139,6 +139,12 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     problems = summary["audit_problems"]
     yield "audit", "ok" if summary["audit_ok"] else f"FAILED: {'; '.join(problems) or 'no answer'}"
     yield "weights", "equal on every live server" if summary["weights_equal"] else "NOT shown to be equal"
+
+
+def _asked(summary: Mapping[str, Any]) -> str:
+    """Of a run that did fewer steps than it was asked for: how many that were."""
+    asked = summary.get("steps_asked", 0)
+    return f" of {asked}" if asked > summary["steps"] else ""
 
 
 def _shown(value: float | None) -> str:

@@ -35,7 +35,7 @@ async def finish(config: Config, url: str, buffer: ReplayBuffer, end: Ended, *, 
     # They end with the run's reports otherwise.
     rollout_facts.write(directory, rollout_facts.of_reports(await waits.in_thread(buffer.reports)))
     facts = summary.build(directory, audit=audit.to_json(), servers=servers, lag_limit=config.plan.limit)
-    facts |= {"ended": asdict(end), "best_checkpoint": best_checkpoint(config)}
+    facts |= {"steps_asked": config.trainer.steps, "ended": asdict(end), "best_checkpoint": best_checkpoint(config)}
     path = directory / "summary.json"
     path.write_text(json.dumps(facts, indent=2) + "\n")
     plots.draw(directory, lag_limit=config.plan.limit)

@@ -44,3 +44,19 @@ def read_outcome(directory: Path) -> Ended:
     """What rank 0 wrote; `unknown` when no rank said anything."""
     path = directory / FILE
     return Ended(**json.loads(path.read_text())) if path.exists() else Ended()
+
+
+def undone(ended: Ended, steps: int) -> str:
+    """What is missing of a run that nobody stopped, in words; empty if nothing is.
+
+    Args:
+        steps: that were asked for; a run that ended by hours or a score may have done fewer.
+    """
+    ran = ended.step or 0
+    if ended.reason == "finished" and (ended.ended_by != "steps" or ran >= steps):
+        return ""
+    how = f" ({ended.why})" if ended.why else ""
+    return (
+        f"The run is not done, and nobody asked this command to stop it: the trainer's ranks ended without an error, "
+        f"{ended.reason}{how}, and ran {ran} of {steps} steps. Was a rank sent a signal by itself? Go on with --resume."
+    )

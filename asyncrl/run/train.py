@@ -20,12 +20,12 @@ from asyncrl.load_config import LoadedConfig, to_yaml
 from asyncrl.metrics.console import RunView
 from asyncrl.placement import Placement
 from asyncrl.rollout.chat import ChatTemplate
-from asyncrl.run.connections import open_buffer, redis_url
+from asyncrl.run.connections import let_go, open_buffer, redis_url
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
 from asyncrl.run.machines import open_cluster, place, require_lent_servers_reachable, unless_stopped
-from asyncrl.run.outcome import read_outcome
+from asyncrl.run.outcome import clear_outcome, read_outcome, undone
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide, num_servers_beside_trainer, side_beside_trainer
 from asyncrl.run.saved import has_checkpoints
@@ -73,13 +73,18 @@ class Supervisor:
         self._cluster = open_cluster(config, self._directory / "logs", url)
         self._ranks: list[Child] = []
         self._restarts, self._step = 0, 0
+        self._tail = MetricsTail(self._directory / "metrics.jsonl")
         self._mark = buffer.stop_mark()  # a stop that was asked for before was for those who ran then
 
     async def run(self, *, resume: bool) -> int:
-        """Supervise to the end."""
+        """Supervise to the end.
+
+        Raises:
+            ProcessDied: a rank failed, or all of them left before the work was done and nobody had asked for that.
+        """
         plan = self._config.plan
         config, teachers = with_addresses(self._config) if plan.shares_gpus else (self._config, ())
-        stop = stop_event(at_once=self._cluster.kill)  # after Ray's own handlers
+        stop = stop_event(at_once=self._leave)  # after Ray's own handlers
         wanted = Wanted(
             ranks=config.trainer.parallel.world,
             servers=num_servers_beside_trainer(config, len(teachers)),
@@ -91,6 +96,7 @@ class Supervisor:
             placement = await place(self._cluster, wanted, self._config, self._url, stop)
             if placement is None:
                 return 0
+            clear_outcome(self._directory)  # a stop may come before rank 0 does it
             config_file = write_config(config, self._directory / "logs" / "config.json")
             side = side_beside_trainer(config, self._cluster, config_file, placement, teachers)
             with RunView(f"{config.run.name}: {config.mode}", total_steps=config.trainer.steps) as view:
@@ -98,7 +104,7 @@ class Supervisor:
                     side.start()
                 await self._start_ranks(config_file, placement, stop, resume=resume)
                 await self._watch(view, side, config_file, placement, stop)
-                end = read_outcome(self._directory)
+                end, is_asked = read_outcome(self._directory), await self._is_asked(stop)
                 report = await finish(config, self._url, self._buffer, end, view=view)
                 if end.reason == "finished":
                     self._buffer.stop()  # the rollout cluster of a finished run has nothing left to do
@@ -108,7 +114,17 @@ class Supervisor:
             self._cluster.kill()
         print(report.text)
         print(report.path)
+        if not is_asked and (why := undone(end, self._config.trainer.steps)):
+            raise ProcessDied(why)
         return 0
+
+    def _leave(self) -> None:
+        self._cluster.kill()
+        let_go()
+
+    async def _is_asked(self, stop: asyncio.Event) -> bool:
+        """Whether this command is to stop."""
+        return stop.is_set() or await waits.in_thread(self._buffer.stop_mark) != self._mark
 
     async def _start_ranks(self, config_file: Path, placement: Placement, stop: asyncio.Event, *, resume: bool) -> None:
         """Start every rank, or none if the command is stopped before there is room for them."""
@@ -136,11 +152,8 @@ class Supervisor:
         self, view: RunView, side: RolloutSide | None, config_file: Path, placement: Placement, stop: asyncio.Event
     ) -> None:
         """Return when every rank has ended well; raise what cannot be mended."""
-        tail = MetricsTail(self._directory / "metrics.jsonl")
         while True:
-            for step in tail.new_lines():
-                view.step(step)
-                self._step = int(step["step"])
+            self._follow(view)
             codes = [rank.exit_code() for rank in self._ranks]
             if all(code == 0 for code in codes):
                 return
@@ -149,10 +162,16 @@ class Supervisor:
             if side is not None:
                 for event in side.tend():
                     view.message(event)
-            if stop.is_set() or await waits.in_thread(self._buffer.stop_mark) != self._mark:
+            if await self._is_asked(stop):
                 return await self._stop(view)
             view.update(await waits.in_thread(self._buffer.reports))
             await waits.pause("trainer supervisor's beat", BEAT_S)
+
+    def _follow(self, view: RunView) -> None:
+        """Show the steps that are done."""
+        for step in self._tail.new_lines():
+            view.step(step)
+            self._step = int(step["step"])
 
     async def _stop(self, view: RunView) -> None:
         """The ranks leave within their grace time, in good order or not; none is started again.
@@ -163,9 +182,10 @@ class Supervisor:
         grace_s = self._config.trainer.stop_grace_s
         view.message(f"stopping: the trainer finishes its step and writes a checkpoint, within {grace_s:g} s")
         await self._cluster.stop(self._ranks, timeout_s=grace_s)
+        self._follow(view)
         for failure in failures_of(self._ranks):
             if failure.exit_code in NO_RESTART:
-                raise ended(failure, failure.exit_code)
+                raise self._ended(failure, failure.exit_code)
             view.message(f"{failure.message}; a resume goes on from the newest checkpoint")
 
     async def _restart(
@@ -179,17 +199,26 @@ class Supervisor:
         """All ranks go back to the newest checkpoint together; what a restart would repeat is raised instead."""
         left = [rank for rank in self._ranks if rank in self._cluster.children]
         await self._cluster.stop(left, timeout_s=min(LOST_S, self._config.cluster.stop_timeout_s))
+        self._follow(view)
         failed = cause(failures, failures_of(self._ranks))
         if failed.exit_code in NO_RESTART:
-            raise ended(failed, failed.exit_code)
+            raise self._ended(failed, failed.exit_code)
         if self._restarts >= self._config.trainer.max_restarts:
-            raise ended(failed, ProcessDied.exit_code)
+            raise self._ended(failed, ProcessDied.exit_code)
         self._restarts += 1
         view.message(
             f"{failed.message}, after step {self._step}; all ranks go on from the newest checkpoint "
             f"({self._restarts} of {self._config.trainer.max_restarts} restarts)"
         )
         await self._start_ranks(config_file, placement, stop, resume=True)
+
+    def _ended(self, failed: Failure, exit_code: int) -> AsyncrlError:
+        """The error of a rank that ended for good, with its own words and exit code, and how far the run has come."""
+        steps = self._config.trainer.steps
+        when = f"after step {self._step} of {steps}" if self._step else f"before the first of {steps} steps was done"
+        error = ProcessDied(f"{failed.message.rstrip('.')}. This was {when}.")
+        error.exit_code = exit_code
+        return error
 
 
 def failures_of(ranks: Sequence[Child]) -> list[Failure]:
@@ -209,13 +238,6 @@ def cause(seen: Sequence[Failure], after_stop: Sequence[Failure]) -> Failure:
         if failure.exit_code in NO_RESTART:
             return failure
     return min(seen, key=lambda failure: failure.exit_code >= 0)  # a signal before an error
-
-
-def ended(failed: Failure, exit_code: int) -> AsyncrlError:
-    """The error of a rank that ended for good, with its own words and exit code."""
-    error = ProcessDied(failed.message)
-    error.exit_code = exit_code
-    return error
 
 
 @contextmanager

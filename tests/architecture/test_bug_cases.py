@@ -5,8 +5,8 @@ finds it. So does a promise, which tests hold every implementation of a seam to 
 
 Areas: buffer B001 to B020, staleness B021 to B041, weightsync B042 to B071, algorithms B072 to B087, data B088 to B102,
 tokenizer B103 to B114, rewards B115 to B131, agent B132 to B138, tools B139 to B149, checkpoint B150 to B158, resume
-B159 to B169, config B170 to B177, ray B183 to B187, redis B188 to B196, metrics B197 to B203, sglang B204 to B214,
-security B215 to B221.
+B159 to B169, config B170 to B177, cli B178 to B182, ray B183 to B187, redis B188 to B196, metrics B197 to B203, sglang
+B204 to B214, security B215 to B221.
 """
 
 import ast
@@ -197,6 +197,11 @@ CASES = {
     "B175": "required option missing",
     "B176": "fixed limit vs configured cadence",
     "B177": "contradicting sizes",
+    "B178": "failure exits 0",
+    "B179": "orphans after a crash",
+    "B180": "grandchildren survive",
+    "B181": "SIGTERM reported as success or as crash",
+    "B182": "finishes without doing the work",
     "B183": "relative paths in workers",
     "B184": "environment not propagated",
     "B185": "whole environment passed",

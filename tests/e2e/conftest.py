@@ -7,6 +7,7 @@ import pytest
 
 from asyncrl import cli
 from tests.support.commands import CONFIG, ROOT, Command
+from tests.support.left_behind import clear
 
 SMALL = (
     "schedule.groups_per_step=8",
@@ -30,12 +31,14 @@ def starter(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a command on the run of this test; whatever still runs at the end is killed."""
+    """Start a command on the run of this test; whatever still runs at the end is killed, and nothing may be left."""
     started: list[Command] = []
+    directories: set[Path] = set()
 
     def run(*arguments: str, run_dir: Path | None = None) -> Command:
         directory = run_dir or tmp_path / "run"
         directory.mkdir(parents=True, exist_ok=True)
+        directories.add(directory)
         name, *rest = arguments
         command = Command(
             [name, str(CONFIG), f"run.dir={directory}", f"run.name={directory.name}", *SMALL, *rest],
@@ -45,5 +48,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return command
 
     yield run
+    was_running = [command for command in started if command.process.poll() is None]
     for command in started:
         command.close()
+    for directory in directories:
+        clear(directory, was_killed=bool(was_running))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import shutil
 import socket
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from asyncrl.errors import CheckpointError, ConfigError, DataError, PreflightError
 from buffer import BufferConfig, ReplayBuffer
 from tests.support.commands import CONFIG, ROOT, Command
+from tests.support.left_behind import left_of, processes_of
 from tests.support.redis_server import running_redis
 
 BRIDGE = 3  # what the bridges refuse: Redis, the machine
@@ -99,12 +101,14 @@ def test_a_redis_that_evicts_is_refused_with_the_fix(starter: None, tmp_path: Pa
 
 
 def test_a_port_in_use_is_named(starter: None, tmp_path: Path) -> None:
+    """B179: a command that raises leaves nothing behind, its Redis neither."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         done = asyncrl("serve-rollout", str(CONFIG), f"run.dir={tmp_path}", f"inference.base_port={port}")
     assert_refused(done, PreflightError.exit_code, str(port))
+    assert left_of(processes_of(tmp_path)) == {}
 
 
 def test_a_model_without_a_chat_template_is_refused_with_what_to_do(starter: None, tmp_path: Path) -> None:
@@ -129,6 +133,7 @@ def test_a_run_that_exists_is_not_begun_anew(starter: None, tmp_path: Path) -> N
 
 
 def test_a_full_disk_at_a_checkpoint_ends_the_run_and_loses_no_group(starter: None, tmp_path: Path) -> None:
+    """B178: the exit code is the rank's, and the last line says at which step it was."""
     small = ("schedule.groups_per_step=4", "rollout.n=4", "metrics.sinks=[]", "data.val_files=[]")
     with running_redis(appendonly=True) as server:
         keys = (str(CONFIG), f"run.dir={tmp_path}", "run.name=full", f"buffer.url={server.url}", *small)
@@ -136,6 +141,7 @@ def test_a_full_disk_at_a_checkpoint_ends_the_run_and_loses_no_group(starter: No
         try:
             done = asyncrl("train", *keys, "trainer.checkpoint.every_steps=1", limit=files_of_at_most_200_kb)
             assert_refused(done, CheckpointError.exit_code, "checkpoint", str(tmp_path))
+            assert re.search(r" This was after step [1-9] of 80\.$", done.stderr.rstrip().splitlines()[-1])
             assert not list((tmp_path / "checkpoints").glob("[0-9]*")), "no half checkpoint is left"
             buffer = ReplayBuffer.connect(server.url, "full", BufferConfig())
             audit = buffer.audit()

@@ -1,9 +1,11 @@
-"""A trainer that lends its device, as processes: its rank is killed, it is stopped, nothing is lost or made twice."""
+"""A trainer that lends its device, as processes: its rank is killed, then told to leave; nothing is lost or made
+twice."""
 
 import os
 import signal
 from pathlib import Path
 
+from asyncrl.errors import ProcessDied
 from tests.e2e.conftest import Start
 from tests.support.commands import Command, last_step, metric_lines, summary
 
@@ -31,13 +33,16 @@ def num_loans(run_dir: Path) -> float:
 
 
 def test_a_run_that_lends_survives_a_killed_rank_and_a_stop(starter: None, start: Start, tmp_path: Path) -> None:
+    """B182: ranks that leave in good order although nobody stopped the run are no success."""
     run_dir = tmp_path / "run"
     rollout, trainer = start("serve-rollout", *KEYS), start("train", *LENDING)
     trainer.until("a loan", lambda: last_step(run_dir) >= 2 and num_loans(run_dir) > 0)
     os.kill(child_of(trainer, "trainer-rank"), signal.SIGKILL)
     trainer.until("a step after it", lambda: "1 of 3 restarts" in trainer.text() and last_step(run_dir) >= 4)
     assert child_of(trainer, "server-host", "--lent")
-    assert trainer.terminate() == 0, trainer.text()
+    os.kill(child_of(trainer, "trainer-rank"), signal.SIGTERM)
+    assert trainer.wait() == ProcessDied.exit_code, trainer.text()
+    assert f"ran {last_step(run_dir)} of 7 steps" in trainer.text().splitlines()[-1]
 
     trainer = start("train", *LENDING, "--resume")
     assert trainer.wait() == 0, trainer.text()
