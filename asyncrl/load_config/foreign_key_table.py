@@ -12,11 +12,7 @@ EVALS = "steps there, versions (of schedule.steps_per_version steps) here; 0 is 
 ROWS: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
     {
         "verl": (
-            (
-                "data.train_batch_size",
-                "schedule.groups_per_step",
-                "prompts per step in both, rollout.n answers to each",
-            ),
+            ("data.train_batch_size", "schedule.groups_per_step", "prompts per step in both, rollout.n answers each"),
             ("data.max_prompt_length", "data.max_prompt_tokens", "tokens in both"),
             (
                 "data.max_response_length",
@@ -99,17 +95,19 @@ ROWS: Mapping[str, Sequence[tuple[str, str, str]]] = MappingProxyType(
             (f"{ROLLOUT}top_k", "rollout.top_k", "the same number; -1 is off in both"),
             (f"{ROLLOUT}name", "inference.engine", "local or sglang here"),
             (f"{ROLLOUT}tensor_model_parallel_size", "inference.tp", SAME),
-            (
-                f"{ROLLOUT}max_num_seqs",
-                "inference.max_running_requests",
-                "requests that one server decodes at once in both",
-            ),
+            (f"{ROLLOUT}max_num_seqs", "inference.max_running_requests", "requests of one server at once in both"),
             (f"{ROLLOUT}max_model_len", "inference.context_length", "tokens of prompt and answer together in both"),
             (f"{ROLLOUT}val_kwargs.n", "eval.n", "answers per held-out prompt in both"),
             (f"{ROLLOUT}val_kwargs.temperature", "eval.temperature", "the same number; 0 is greedy in both"),
             (f"{ROLLOUT}val_kwargs.top_p", "eval.top_p", SAME),
             ("data.val_max_samples", "eval.max_prompts", "the first of the files here"),
             (f"{TURNS}max_assistant_turns", "rollout.max_turns", "turns of the model in both"),
+            (
+                f"{TURNS}max_user_turns",
+                "rollout.max_turns",
+                "replies of tools and users there, turns of the model here: one more, for the last reply is answered",
+            ),
+            (f"{TURNS}enable", "rollout.environment", "a switch there; here the environment says so: tool_agent"),
             (f"{TURNS}tool_config_path", "rollout.tools.config_path", "the same file in both"),
             (f"{TURNS}interaction_config_path", "rollout.interaction.config_path", "the same file in both"),
             (f"{TURNS}format", "rollout.tools.parser", "how the model writes calls; its template says so here (auto)"),

@@ -217,6 +217,8 @@ def test_the_table_of_foreign_keys_leads_to_keys_that_exist() -> None:
         ("rollout_batch_size", "schedule.groups_per_step"),
         ("trainer.total_epochs", "trainer.steps"),
         ("beta", "algorithm.kl_coef"),
+        ("actor_rollout_ref.rollout.multi_turn.max_user_turns", "rollout.max_turns"),
+        ("multi_turn.max_assistant_turns", "rollout.max_turns"),
     ],
 )
 def test_a_key_of_another_system_is_answered_with_ours(typed: str, ours: str) -> None:
