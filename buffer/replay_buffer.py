@@ -200,7 +200,8 @@ class ReplayBuffer(WorkerSide, TrainerSide, OperatorSide):
             self._drop_evaluation(name, "", branch)
 
     def report(self, source: str, facts: Mapping[str, float | str]) -> None:
-        """Facts about a process, for people to read; never to steer by. The latest of each source is kept.
+        """Facts about a process, for people to read; nothing that is trained may depend on them. The latest of each
+        source is kept.
 
         Raises:
             BufferError: they are longer than 64 KiB of JSON.

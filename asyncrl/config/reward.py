@@ -32,8 +32,8 @@ class _EndpointConfig(Section):
     """Seconds one request may take. null: rollout.reward.timeout_s."""
 
     requests_per_minute: int | None = Field(None, ge=1)
-    """Most requests in any minute, retries included, of all workers of one serve-rollout: each has an equal part. null:
-    no limit."""
+    """Most requests in any minute, retries included, of all workers of the run: each has an equal part. null: no
+    limit."""
 
     cache: bool = True
     """Whether an answer that was scored before, with the same row, gets the same score without asking."""
@@ -205,11 +205,18 @@ class RewardConfig(Section):
     """Memory of one worker for scores of answers that it may meet again; the ones used longest ago go. 0: none."""
 
     max_failure_share: float = Field(0.5, ge=0, lt=1)
-    """Share of failures among the last reward.failure_window calls of a scorer above which the run stops: it would
-    learn from what is left of its prompts."""
+    """Share of failures among the last reward.failure_window calls that one worker made to a scorer above which the run
+    stops: it would learn from what is left of its prompts."""
 
     failure_window: int = Field(64, ge=1)
     """Calls that the share is taken of; nothing is judged before so many."""
+
+    @property
+    def has_minute_limits(self) -> bool:
+        """Whether workers have anything per minute to share."""
+        return any(one.requests_per_minute is not None for one in (*self.servers, *self.judges)) or any(
+            judge.tokens_per_minute is not None for judge in self.judges
+        )
 
     def named(self) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         """Key, name and data sources of every server, judge and function, in the order in which they are looked at."""

@@ -28,6 +28,9 @@ from asyncrl.errors import DataError
 _CONTROL_LIKE = re.compile(r"<\|\w+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
 
 
+Tools = Sequence[Mapping[str, Json]]
+
+
 class Renders(Protocol):
     """What reading needs of a tokenizer: data.template.PromptTemplate, or rollout.chat.ChatTemplate on top of it."""
 
@@ -88,13 +91,15 @@ class Dataset:
             ) from None
 
 
-def open_dataset(files: Sequence[Path], config: DataConfig, template: Renders | None) -> Dataset:
+def open_dataset(files: Sequence[Path], config: DataConfig, template: Renders | None, shown: Tools = ()) -> Dataset:
     """Open files as one data set and check every row.
 
     Args:
         files: .parquet or .jsonl, in the order that numbers their rows.
         config: which column is the prompt, how long it may be, whether unreadable rows are an error.
         template: counts tokens and finds control tokens; without one neither is checked.
+        shown: schemas of the tools that prompts show which have none of their own, where they are known. Rows that fit
+            without them alone are refused, not left out: a trainer knows no tools, and must count the same rows.
     Raises:
         DataError: a file cannot be used, or no row is left; all files' problems are in one message.
     """
@@ -102,7 +107,7 @@ def open_dataset(files: Sequence[Path], config: DataConfig, template: Renders | 
         raise DataError(
             "no data files. Set data.train_files or data.sources (and data.val_files) to .parquet or .jsonl files."
         )
-    scan = Scan(config, template)
+    scan = Scan(config, template, shown)
     for path in files:
         scan.add(Path(path))
     report = scan.report()
@@ -142,8 +147,8 @@ def _order_settings(config: DataConfig) -> dict[str, str]:
 class Scan:
     """Reads files row by row and sorts the rows into usable, refused and errors."""
 
-    def __init__(self, config: DataConfig, template: Renders | None) -> None:
-        self.config, self.template = config, template
+    def __init__(self, config: DataConfig, template: Renders | None, shown: Tools = ()) -> None:
+        self.config, self.template, self._shown = config, template, shown
         self.sources: list[Source] = []
         self.starts: list[int] = []
         self.usable: list[int] = []
@@ -181,7 +186,9 @@ class Scan:
             row, notes = row_from_record(record.values, index=index, prompt_key=self.config.prompt_key)
             notes = [*record.notes, *notes, *self._length_notes(row)]
         except RowRefused as refused:
-            findings = report.errors if refused.unreadable and self.config.strict else report.refused
+            is_error = refused.fatal or (refused.unreadable and self.config.strict)
+            report.is_fatal |= refused.fatal
+            findings = report.errors if is_error else report.refused
             findings.add(Finding(place, refused.reason, refused.text))
             return
         for note in notes:
@@ -213,7 +220,23 @@ class Scan:
             if self.config.truncation == "error":
                 raise RowRefused("too_long", f"{text}, and data.truncation is error", unreadable=True)
             notes.append(Note("truncated", f"{text}; it will be cut ({self.config.truncation})"))
+        elif self._shown and not row.tools:
+            self._check_with_tools(row, num_tokens)
         return notes
+
+    def _check_with_tools(self, row: PromptRow, num_tokens: int) -> None:
+        """Refuse a prompt that is too long only once the run's tools are shown."""
+        assert self.template is not None  # it has counted num_tokens
+        limit, with_tools = self.config.max_prompt_tokens, len(self.template.render(row.messages, self._shown))
+        may_be_cut = self.config.truncation != "error" and not self.config.filter_overlong_prompts
+        if with_tools > limit and not may_be_cut:
+            raise RowRefused(
+                "too_long_with_tools",
+                f"its prompt has {with_tools} tokens with the tools that rollout.tools shows ({num_tokens} without), "
+                f"more than data.max_prompt_tokens = {limit}. Rows are left out by their own length: raise the limit "
+                f"by the {with_tools - num_tokens} tokens that the tools take, or leave such rows out of the file",
+                fatal=True,
+            )
 
 
 def _lookalikes(row: PromptRow) -> list[Note]:

@@ -56,7 +56,7 @@ class FileReport:
     """One file: `errors` stop a run, `refused` rows are left out, `warnings` are about rows that stay.
 
     num_rows counts records (blank lines are none), num_fit those that passed every check. num_usable is 0 as soon as
-    there is an error: a file is used as a whole or not at all.
+    there is an error: a file is used as a whole or not at all. is_fatal: with data.strict=false, too.
     """
 
     path: str
@@ -66,6 +66,7 @@ class FileReport:
     refused: Findings = field(default_factory=Findings)
     warnings: Findings = field(default_factory=Findings)
     data_sources: Counter[str] = field(default_factory=Counter)
+    is_fatal: bool = False
 
     @property
     def num_usable(self) -> int:
@@ -76,7 +77,7 @@ class FileReport:
         """Why the file cannot be used, the first ten places, and what to do."""
         head = f"{self.path}: {self.errors.total} problem{'s' if self.errors.total > 1 else ''}, so it cannot be used"
         lines = [f"{head}.", *self.errors.lines()]
-        if self.num_fit:
+        if self.num_fit and not self.is_fatal:
             lines.append(
                 f"  Fix the file, or set data.strict=false to leave such rows out ({self.num_fit} of {self.num_rows} "
                 "would remain)."

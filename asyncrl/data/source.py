@@ -21,11 +21,12 @@ class FileRefused(DataError):
 
 
 class RowRefused(Exception):
-    """A row that cannot be used: a reason to count by and a text. Unreadable ones stop a strict run."""
+    """A row that cannot be used: a reason to count by and a text. Unreadable ones stop a strict run; a `fatal` one
+    stops any, since whether it is used must not depend on who reads it."""
 
-    def __init__(self, reason: str, text: str, *, unreadable: bool = False) -> None:
+    def __init__(self, reason: str, text: str, *, unreadable: bool = False, fatal: bool = False) -> None:
         super().__init__(reason, text)
-        self.reason, self.text, self.unreadable = reason, text, unreadable
+        self.reason, self.text, self.unreadable, self.fatal = reason, text, unreadable, fatal
 
 
 @dataclass(frozen=True)

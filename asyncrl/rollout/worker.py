@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -73,6 +73,8 @@ class Worker:
         train, held_out: prompts of the run and of its evaluations.
         slots: places for episodes that are filled in a way of their own. None: `settings.slots` of them, at once.
         more_facts: what else is reported.
+        after_report: called after each report, about every `settings.report_every_s` seconds; what it raises ends the
+            worker.
     """
 
     def __init__(
@@ -88,11 +90,13 @@ class Worker:
         settings: WorkerSettings,
         slots: Slots | None = None,
         more_facts: Callable[[], Mapping[str, float | str]] = dict,
+        after_report: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self._buffer, self._fleet, self._player = buffer, fleet, player
         self._train, self._held_out, self._settings = train, held_out, settings
         self._slots, self._more_facts = slots or Slots(settings.slots), more_facts
+        self._after_report = after_report
         self._groups = GroupPlayer(player, self._slots, settings.groups, teachers)
         self._reported = (time.monotonic(), 0)
         self._reservations: Reservations | None = None
@@ -193,6 +197,8 @@ class Worker:
     async def _report_often(self) -> None:
         while not self._ended.is_set():
             await self._report()
+            if self._after_report is not None:
+                await self._after_report()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.report_every_s):
                     await self._ended.wait()

@@ -13,7 +13,7 @@ from asyncrl.inference.protocol import vocab_size
 from asyncrl.metrics.held_out import measure
 from asyncrl.rollout.evaluation import Scores
 from asyncrl.rollout.evaluation import evaluate as play
-from asyncrl.run.rollout_parts import make_parts
+from asyncrl.run.rollout_parts import load_parts
 from asyncrl.run.server_parts import server_name, started_server
 
 
@@ -51,7 +51,7 @@ async def _evaluate(config: Config, model_dir: Path) -> Scores:
 
 
 async def _play(config: Config, model_dir: Path, urls: tuple[str, ...]) -> Scores:
-    parts = make_parts(config, FixedBoard(urls), model_dir)
+    parts = await load_parts(config, FixedBoard(urls), model_dir)
     assert parts.held_out is not None  # evaluate() checks the files
     try:
         await parts.rewards.start()

@@ -25,6 +25,7 @@ from asyncrl.run.gateway_key import gateway_key
 from asyncrl.run.http_server import listen, serving, url_of
 from asyncrl.run.identity import open_prompts, run_record
 from asyncrl.run.open_files import allow_open_files
+from asyncrl.run.reward_shares import limit_sharing
 from asyncrl.run.rollout_parts import RolloutParts, make_parts
 from asyncrl.run.rollout_worker import settings_of
 from asyncrl.run.signals import stop_event
@@ -133,6 +134,7 @@ def _worker(config: Config, parts: RolloutParts, buffer: ReplayBuffer, gateway: 
         settings=replace(settings, slots=config.gateway.max_sessions, groups=groups),
         slots=gateway.demand,
         more_facts=gateway.facts,
+        after_report=limit_sharing(config.rollout, buffer, name, parts.share),
     )
 
 

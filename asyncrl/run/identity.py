@@ -1,9 +1,10 @@
 """What a run is made from, so that two commands that do not agree refuse each other at once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from asyncrl.config import Config, RewardConfig
 from asyncrl.data import Dataset, open_dataset
+from asyncrl.data.values import Json
 from asyncrl.envs.lookup import scores_itself
 from asyncrl.envs.rewards import check_sources
 from asyncrl.envs.rewards.routes import route_of, routes_of
@@ -12,19 +13,22 @@ from asyncrl.rollout.prompts import MixedOrder, Order, PromptOrder
 from buffer import RunRecord
 
 SCHEMA = 1
+Tools = Sequence[Mapping[str, Json]]
 
 
-def open_prompts(config: Config, chat: ChatTemplate) -> tuple[Dataset, Dataset | None]:
+def open_prompts(config: Config, chat: ChatTemplate, shown: Tools = ()) -> tuple[Dataset, Dataset | None]:
     """The training prompts, and the held-out ones if there are any.
 
+    Args:
+        shown: see open_dataset.
     Raises:
         ConfigError: rollout.environment is no row of the table, and no code of your own either.
         DataError: names file, row and reason.
         RewardError: a data_source has no reward: no server, no reward file, no rule of the table. An environment that
             scores its episodes itself needs none; your own is asked by the rollout workers, which load it.
     """
-    train = open_dataset(config.data.training_files, config.data, chat)
-    held_out = open_dataset(config.data.val_files, config.data, chat) if config.data.val_files else None
+    train = open_dataset(config.data.training_files, config.data, chat, shown)
+    held_out = open_dataset(config.data.val_files, config.data, chat, shown) if config.data.val_files else None
     if scores_itself(config.rollout.environment) is False:
         check_rewards(config, train, held_out)
     return train, None if held_out is None else held_out.first(config.eval.max_prompts)

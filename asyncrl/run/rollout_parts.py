@@ -2,15 +2,19 @@
 
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.config import Config, TeacherConfig
 from asyncrl.config.greedy_baseline import plays_greedy_baseline
+from asyncrl.data.values import Json
 from asyncrl.envs import EnvironmentDeps
 from asyncrl.envs.lookup import find_environment
 from asyncrl.envs.resources import Resources
+from asyncrl.envs.rewards.limits import Share
 from asyncrl.envs.rewards.pool import RewardPool
+from asyncrl.envs.tools.catalogue import shared_tools
 from asyncrl.envs.tools.parsers import TurnParser
 from asyncrl.inference.board import Board
 from asyncrl.inference.client import ServerClient
@@ -31,22 +35,53 @@ from asyncrl.run.tool_checks import check_tools
 
 @dataclass(frozen=True)
 class RolloutParts:
-    """What plays episodes: the player with its fleet and rewards, and which prompt an ordinal stands for."""
+    """What plays episodes: the player with its fleet and rewards, and which prompt an ordinal stands for. `share`: the
+    part that these rewards have of limits per minute."""
 
     chat: ChatTemplate
     fleet: Fleet
     sampling: EpisodeSettings
     player: EpisodePlayer
     rewards: RewardPool
+    share: Share
     resources: Resources
     teachers: Teachers
     train: Prompts
     held_out: Prompts | None
 
 
-def make_parts(config: Config, board: Board, model_dir: Path, *, batches: bool = True) -> RolloutParts:
-    """Make them; `batches`: short questions share requests, which costs less and lets answers wait for each other.
+async def load_parts(config: Config, board: Board, model_dir: Path) -> RolloutParts:
+    """Make them, with the tools of rollout.tools loaded first: prompts are as long as the tools that they show.
 
+    Raises:
+        ConfigError, DataError, RewardError, PreflightError: something cannot be used.
+    """
+    resources, shown = Resources(), tuple[Mapping[str, Json], ...]()
+    try:
+        if getattr(find_environment(config.rollout.environment), "takes_tools", False):
+            catalogue = await shared_tools(resources, config.rollout.tools)
+            shown = tuple(tool.schema for tool in catalogue.tools.values())
+        return make_parts(config, board, model_dir, resources=resources, shown=shown)
+    except BaseException:
+        await resources.close()
+        raise
+
+
+def make_parts(
+    config: Config,
+    board: Board,
+    model_dir: Path,
+    *,
+    batches: bool = True,
+    resources: Resources | None = None,
+    shown: Sequence[Mapping[str, Json]] = (),
+) -> RolloutParts:
+    """Make them.
+
+    Args:
+        batches: short questions share requests, which costs less and lets answers wait for each other.
+        resources: what the episodes share. None: new ones.
+        shown: schemas of the tools that prompts show which have none of their own.
     Raises:
         ConfigError, DataError, RewardError: something cannot be used.
     """
@@ -55,7 +90,7 @@ def make_parts(config: Config, board: Board, model_dir: Path, *, batches: bool =
     chat = ChatTemplate.from_model_dir(model_dir)
     check_tools(rollout, make_environment, chat)
     vocabulary = vocab_size(model_dir)
-    train, held_out = open_prompts(config, chat)
+    train, held_out = open_prompts(config, chat, shown)
     if not getattr(make_environment, "scores_itself", False):
         check_rewards(config, train, held_out)
     limits = FleetLimits(
@@ -67,9 +102,10 @@ def make_parts(config: Config, board: Board, model_dir: Path, *, batches: bool =
     )
     experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
     fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts, batches=batches), limits)
-    rewards = RewardPool.of(rollout.reward, num_workers=max(1, rollout.workers))
+    share = Share(max(1, rollout.workers))
+    rewards = RewardPool.of(rollout.reward, share=share)
     read_turn = TurnParser(rollout.tools.parser, chat.source, in_thought=chat.opens_thought)
-    deps = EnvironmentDeps(rewards=rewards, config=rollout, read_turn=read_turn)
+    deps = EnvironmentDeps(rewards=rewards, config=rollout, resources=resources or Resources(), read_turn=read_turn)
     settings = EpisodeSettings(
         run_seed=config.run.seed,
         temperature=rollout.temperature,
@@ -91,6 +127,7 @@ def make_parts(config: Config, board: Board, model_dir: Path, *, batches: bool =
         sampling=settings,
         player=player,
         rewards=rewards,
+        share=share,
         resources=deps.resources,
         teachers=Teachers([_teacher(teacher, vocabulary, player.counts) for teacher in config.teachers]),
         train=Prompts(

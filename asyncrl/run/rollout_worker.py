@@ -14,7 +14,8 @@ from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.worker import Worker, WorkerSettings
 from asyncrl.run.connections import URL, open_buffer, weights_url
 from asyncrl.run.handover import read_config
-from asyncrl.run.rollout_parts import make_parts
+from asyncrl.run.reward_shares import limit_sharing
+from asyncrl.run.rollout_parts import load_parts
 from asyncrl.run.signals import stop_event
 from weightsync import open_log
 
@@ -30,21 +31,23 @@ async def _play(config: Config, name: str) -> None:
     hurry = asyncio.Event()
     stop = stop_event(hurry=hurry)
     with open_buffer(config, url) as buffer:
-        parts = make_parts(config, LogBoard(open_log(weights_url(config, url), config.run.name)), config.model.path)
-        await parts.rewards.start()
-        await parts.teachers.ready(config.inference.start_timeout_s)
-        worker = Worker(
-            name=name,
-            buffer=buffer,
-            fleet=parts.fleet,
-            player=parts.player,
-            teachers=parts.teachers,
-            train=parts.train,
-            held_out=parts.held_out,
-            settings=settings_of(config),
-            more_facts=lambda: {SCORERS: as_fact(parts.rewards.calls)},
-        )
+        board = LogBoard(open_log(weights_url(config, url), config.run.name))
+        parts = await load_parts(config, board, config.model.path)
         try:
+            await parts.rewards.start()
+            await parts.teachers.ready(config.inference.start_timeout_s)
+            worker = Worker(
+                name=name,
+                buffer=buffer,
+                fleet=parts.fleet,
+                player=parts.player,
+                teachers=parts.teachers,
+                train=parts.train,
+                held_out=parts.held_out,
+                settings=settings_of(config),
+                more_facts=lambda: {SCORERS: as_fact(parts.rewards.calls)},
+                after_report=limit_sharing(config.rollout, buffer, name, parts.share),
+            )
             await shared_tools(parts.resources, config.rollout.tools)  # what cannot be loaded ends all of it
             await worker.run(stop, hurry)
         finally:

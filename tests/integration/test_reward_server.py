@@ -208,7 +208,7 @@ async def test_no_more_requests_a_minute_than_the_limit_retries_included(monkeyp
     monkeypatch.setattr(limits, "pause", pause)
     with scripted_server((503, {})) as server:
         config = RewardServerConfig(url=server.url, requests_per_minute=4)
-        scorer = RewardServer("rm", config, 20.0, share=0.5, clock=lambda: now[0])
+        scorer = RewardServer("rm", config, 20.0, share=limits.Share(2), clock=lambda: now[0])
         try:
             found = [await scorer.score(row(), "x" * n) for n in range(1, 4)]
         finally:

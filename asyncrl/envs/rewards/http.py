@@ -11,7 +11,7 @@ from collections.abc import Callable
 from asyncrl.config.reward import RewardServerConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.envs.rewards.endpoint import Endpoint, EndpointSettings, Scored
-from asyncrl.envs.rewards.limits import MinuteLimits
+from asyncrl.envs.rewards.limits import MinuteLimits, Share
 from asyncrl.envs.rewards.processes import job_of
 from asyncrl.envs.rewards.result import reward_from
 from asyncrl.envs.rewards.scorer import Outcome
@@ -24,7 +24,7 @@ class RewardServer:
         name: in tables and messages.
         config: its address and bounds.
         timeout_s: seconds one request may take, if the config does not say.
-        share: the part of its limits per minute that this worker has, in (0, 1].
+        share: the part of its limits per minute that this worker has. None: all.
         clock: seconds, monotonic; what a minute is told by.
     """
 
@@ -33,19 +33,18 @@ class RewardServer:
         name: str,
         config: RewardServerConfig,
         timeout_s: float,
-        share: float = 1.0,
+        share: Share | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        most = None if config.requests_per_minute is None else config.requests_per_minute * share
         self._endpoint = Endpoint(
             EndpointSettings(
                 url=config.url,
                 timeout_s=config.timeout_s or timeout_s,
                 max_attempts=config.max_attempts,
                 in_flight=config.in_flight,
-                limits=MinuteLimits(name, most, None, clock),
+                limits=MinuteLimits(name, config.requests_per_minute, None, clock, share=share),
             )
         )
 

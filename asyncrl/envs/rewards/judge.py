@@ -14,7 +14,7 @@ from asyncrl.config.reward import JudgeConfig
 from asyncrl.data.rows import PromptRow
 from asyncrl.data.values import Json, excerpt
 from asyncrl.envs.rewards.endpoint import Endpoint, EndpointSettings, Scored
-from asyncrl.envs.rewards.limits import MinuteLimits
+from asyncrl.envs.rewards.limits import MinuteLimits, Share
 from asyncrl.envs.rewards.result import Reward
 from asyncrl.envs.rewards.scorer import Outcome
 from asyncrl.errors import RewardError
@@ -36,26 +36,28 @@ class Judge:
     Args:
         config: where it is, what it is asked, how its score is read.
         timeout_s: seconds one request may take, if the config does not say.
-        share: the part of its limits per minute that this worker has, in (0, 1].
+        share: the part of its limits per minute that this worker has. None: all.
         environment: where its key is looked up.
     Raises:
         RewardError: the variable that should hold its key is not set.
     """
 
     def __init__(
-        self, config: JudgeConfig, timeout_s: float, share: float = 1.0, environment: Mapping[str, str] = os.environ
+        self,
+        config: JudgeConfig,
+        timeout_s: float,
+        share: Share | None = None,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.name, self._config = config.name, config
         self._pattern = None if config.score_pattern is None else re.compile(config.score_pattern)
-        requests = None if config.requests_per_minute is None else config.requests_per_minute * share
-        tokens = None if config.tokens_per_minute is None else config.tokens_per_minute * share
         self._endpoint = Endpoint(
             EndpointSettings(
                 url=f"{config.url.rstrip('/')}/chat/completions",
                 timeout_s=config.timeout_s or timeout_s,
                 max_attempts=config.max_attempts,
                 in_flight=config.in_flight,
-                limits=MinuteLimits(config.name, requests, tokens),
+                limits=MinuteLimits(config.name, config.requests_per_minute, config.tokens_per_minute, share=share),
                 headers=_key_header(config, environment),
                 asks_again=True,
             )

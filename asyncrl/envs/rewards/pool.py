@@ -22,6 +22,7 @@ from asyncrl.errors import RewardError
 from asyncrl.report.scorers import ScorerCalls
 
 if TYPE_CHECKING:
+    from asyncrl.envs.rewards.limits import Share
     from asyncrl.envs.rewards.routes import Route
 
 
@@ -57,29 +58,31 @@ class RewardPool:
             failures: when a scorer fails too often.
         """
         # httpx takes a third of a second to import, and every scoring process imports this file.
+        from asyncrl.envs.rewards.limits import Share
         from asyncrl.envs.rewards.routes import routes_of, scorers_of
 
         plain = RewardConfig(workers=workers, timeout_s=float(timeout_s))
         limit = failures or FailureLimit()
         self._routes = list(routes_of(plain) if routes is None else routes)
-        found = scorers_of(plain, 1.0) if scorers is None else scorers
+        found = scorers_of(plain, Share()) if scorers is None else scorers
         self._scorers = {name: _Watched(scorer, FailureGuard(name, limit)) for name, scorer in found.items()}
         self._closed = False
 
     @classmethod
-    def of(cls, config: RewardConfig, *, num_workers: int = 1) -> "RewardPool":
+    def of(cls, config: RewardConfig, *, share: "Share | None" = None) -> "RewardPool":
         """The rewards of a run.
 
         Args:
             config: the rewards of the run.
-            num_workers: workers that share the limits per minute.
+            share: the part of the limits per minute that this worker has. None: all.
         Raises:
             RewardError: a judge's key is not in the environment.
         """
+        from asyncrl.envs.rewards.limits import Share
         from asyncrl.envs.rewards.routes import routes_of, scorers_of
 
         return cls(
-            scorers=scorers_of(config, 1 / num_workers),
+            scorers=scorers_of(config, share or Share()),
             routes=routes_of(config),
             failures=FailureLimit(config.max_failure_share, config.failure_window),
         )

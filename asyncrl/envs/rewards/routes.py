@@ -7,6 +7,7 @@ from asyncrl.config.reward import FILE, TABLE, RewardConfig
 from asyncrl.envs.rewards.cache import CachedScorer, ScoreCache
 from asyncrl.envs.rewards.http import RewardServer
 from asyncrl.envs.rewards.judge import Judge
+from asyncrl.envs.rewards.limits import Share
 from asyncrl.envs.rewards.processes import FunctionScorer
 from asyncrl.envs.rewards.scorer import Scorer
 
@@ -58,12 +59,12 @@ def route_of(routes: Sequence[Route], data_source: str) -> Route:
     return next(route for route in routes if route.takes(data_source))
 
 
-def scorers_of(config: RewardConfig, share: float) -> dict[str, Scorer]:
+def scorers_of(config: RewardConfig, share: Share) -> dict[str, Scorer]:
     """Every scorer that a route names, by name. Nothing is started yet.
 
     Args:
         config: the rewards of the run.
-        share: the part of limits per minute that this worker has, in (0, 1].
+        share: the part of limits per minute that this worker has.
     Raises:
         RewardError: a judge's key is not in the environment.
     """
@@ -75,7 +76,7 @@ def scorers_of(config: RewardConfig, share: float) -> dict[str, Scorer]:
     }
 
 
-def _made(config: RewardConfig, wanted: Container[str], share: float) -> Iterator[tuple[Scorer, bool]]:
+def _made(config: RewardConfig, wanted: Container[str], share: Share) -> Iterator[tuple[Scorer, bool]]:
     """Each scorer, and whether its scores are kept."""
     timeout_s = config.timeout_s
     for (_, name, _), server in zip(config.named(), config.servers, strict=False):  # they are named first

@@ -12,6 +12,7 @@ import pytest
 from asyncrl.config import DataConfig
 from asyncrl.data.dataset import open_dataset
 from asyncrl.data.filters import truncate
+from asyncrl.data.values import Json
 from asyncrl.errors import DataError
 from tests.support.word_template import WordTemplate
 
@@ -65,6 +66,32 @@ def test_too_long_prompts_are_left_out_tools_included(tmp_path: Path) -> None:
     dataset = open_dataset([path], DataConfig(max_prompt_tokens=6), WordTemplate())
     assert [row.index for row in dataset] == [0]
     assert dataset.report.files[0].refused.listed[0].text.startswith("its prompt has 10 tokens, more than")
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_prompts_that_only_the_runs_tools_make_too_long_are_refused_with_what_to_do(
+    tmp_path: Path, *, strict: bool
+) -> None:
+    """Which rows are left out does not depend on the tools: a trainer does not load them."""
+    shown: list[dict[str, Json]] = [{"name": "calc", "about": "one two"}]
+    rows = [
+        {"prompt": "a b c", "ground_truth": 1},
+        {"prompt": "a b c", "ground_truth": 2, "tools": [{"name": "own"}]},
+        {"prompt": "a b c d e f g h i", "ground_truth": 3},
+        {"prompt": "a", "ground_truth": 4},
+    ]
+    path, template = write(tmp_path / "a.jsonl", rows), WordTemplate()
+    with pytest.raises(DataError) as refused:
+        open_dataset([path], DataConfig(max_prompt_tokens=7, strict=strict), template, shown)
+    text = str(refused.value)
+    assert "1 problem," in text
+    assert "line 1: its prompt has 8 tokens with the tools that rollout.tools shows (3 without)" in text
+    assert "raise the limit by the 5 tokens" in text
+    assert "data.strict" not in text, "it would not help"
+    fits, cut = DataConfig(max_prompt_tokens=14), DataConfig(max_prompt_tokens=7, filter_overlong_prompts=False)
+    known, unknown = (open_dataset([path], fits, template, tools) for tools in (shown, []))
+    assert (len(known), known.fingerprint) == (len(unknown), unknown.fingerprint) == (4, unknown.fingerprint)
+    assert len(open_dataset([path], cut.model_copy(update={"truncation": "left"}), template, shown)) == 4
 
 
 def test_a_data_set_that_filters_empty_is_refused_with_the_counts(tmp_path: Path) -> None:

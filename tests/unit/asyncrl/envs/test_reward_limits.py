@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.envs.rewards import limits
-from asyncrl.envs.rewards.limits import MINUTE_S, MinuteLimits
+from asyncrl.envs.rewards.limits import MINUTE_S, MinuteLimits, Share
 from tests.support.event_loop import in_event_loop
 
 
@@ -53,6 +53,56 @@ def test_no_minute_has_more_than_the_limits(tokens: list[int], requests: int | N
         if most_tokens is not None:
             spent = [tokens[j] for j in within if tokens[j]]
             assert sum(spent) <= most_tokens or len(spent) == 1, "one that is larger than the limit passes alone"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num_workers=st.integers(1, 4),
+    requests=st.none() | st.integers(4, 9),
+    most_tokens=st.none() | st.integers(160, 300),
+    tokens=st.lists(st.integers(0, 40), min_size=1, max_size=20),
+)
+def test_workers_that_share_a_limit_keep_it_together(
+    num_workers: int, requests: int | None, most_tokens: int | None, tokens: list[int]
+) -> None:
+    spent: list[tuple[float, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for _ in range(num_workers):
+            clock = Clock()
+            patch.setattr(limits, "pause", clock.pause)
+            own = MinuteLimits("judge", requests, most_tokens, clock, share=Share(num_workers))
+            spent += zip(asyncio.run(admitted(own, clock, tokens)), tokens, strict=True)
+    for start_s, _ in spent:
+        within = [size for at_s, size in spent if start_s <= at_s < start_s + MINUTE_S]
+        if requests is not None:
+            assert len(within) <= requests
+        if most_tokens is not None:
+            assert sum(within) <= most_tokens
+
+
+@pytest.mark.parametrize(("requests", "most_tokens", "tokens"), [(2, None, 0), (None, 100, 50)])
+def test_who_has_less_than_one_request_a_minute_asks_more_seldom(
+    requests: int | None, most_tokens: int | None, tokens: int
+) -> None:
+    clock = Clock()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "pause", clock.pause)
+        own = MinuteLimits("judge", requests, most_tokens, clock, share=Share(10))
+        times = asyncio.run(admitted(own, clock, [tokens] * 4))
+    assert times == pytest.approx([100.0, 400.0, 700.0, 1000.0]), "a fifth of a request a minute"
+
+
+@in_event_loop
+async def test_a_part_changes_with_the_number_of_workers() -> None:
+    share = Share(4)
+    own = MinuteLimits("judge", 8, None, Clock(), share=share)
+    for _ in range(2):
+        await own.admit(0)
+    assert own.wait_s(0) == MINUTE_S
+    share.num_workers = 2
+    assert own.wait_s(0) == 0
+    share.num_workers = 8
+    assert own.wait_s(0) == MINUTE_S
 
 
 @in_event_loop

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from asyncrl.config.reward import RewardConfig
+from asyncrl.envs.rewards.limits import Share
 from asyncrl.envs.rewards.pool import weighted
 from asyncrl.envs.rewards.result import Reward
 from asyncrl.envs.rewards.routes import Route, route_of, routes_of, scorers_of
@@ -27,7 +28,7 @@ def asked(reward: RewardConfig, source: str) -> tuple[tuple[str, float], ...]:
 def test_by_default_the_table_scores_everything_and_with_a_file_that_does() -> None:
     assert asked(config(), "gsm8k") == (("table", 1.0),)
     assert asked(config(file="my.py"), "gsm8k") == (("file", 1.0),)
-    assert list(scorers_of(config(), 1.0)) == ["table"]
+    assert list(scorers_of(config(), Share())) == ["table"]
 
 
 def test_servers_come_before_judges_before_functions_before_the_table() -> None:
@@ -38,7 +39,7 @@ def test_servers_come_before_judges_before_functions_before_the_table() -> None:
     )
     found = {source: asked(reward, source)[0][0] for source in "abcde"}
     assert found == {"a": "server-1", "b": "second", "c": "judge", "d": "own", "e": "table"}
-    assert set(scorers_of(reward, 1.0)) == {"server-1", "second", "judge", "own", "table"}
+    assert set(scorers_of(reward, Share())) == {"server-1", "second", "judge", "own", "table"}
 
 
 def test_a_scorer_of_a_combination_scores_nothing_alone_unless_it_is_told_to() -> None:
