@@ -14,7 +14,10 @@ def sampling_seed(run_seed: int, stream: Stream, ordinal: int, episode: int, row
 
     A server draws by seed and position (the local engine always, SGLang in its deterministic mode), so a request that
     continues a cut answer, here or by the ordinal's next owner, draws what the uncut one would have drawn; and so does
-    a retry. Positions begin anew with a row, hence its number.
+    a retry, and a prompt that is played again after its group was stale or dead. Other numbers each time would select:
+    answers that end with a failure would be drawn anew until there is one that does not, and those are the short ones.
+    The numbers alone make no answer: under weights that have moved on meanwhile they draw another one.
+    Positions begin anew with a row, hence its number.
     """
     return _hash(run_seed, _STREAMS[stream], ordinal, episode, row)
 
