@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from asyncrl.algorithms.logprobs import entropy, token_logprobs
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.meshes import Meshes
 from asyncrl.trainer.micro_batch import MicroBatch
@@ -17,6 +16,7 @@ from asyncrl.trainer.models import Arithmetic, TokenOutputs
 from asyncrl.trainer.packable import choose_packing
 from asyncrl.trainer.routing import Routing, compute_in_float32
 from asyncrl.trainer.sharding import shard
+from asyncrl.trainer.vocabulary import SharedVocabulary, Vocabulary, WholeVocabulary
 
 
 class LanguageModel:
@@ -31,6 +31,7 @@ class LanguageModel:
         is_packed: bool,
         replays_experts: bool = False,
         is_offloaded: bool = False,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         """Take a module as it is.
 
@@ -38,9 +39,10 @@ class LanguageModel:
             is_packed: it reads packed rows, and no padded ones.
             replays_experts: tokens go to the experts that the server recorded, where it did.
             is_offloaded: the weights are on the CPU but within `at_hand`.
+            vocabulary: which of its tokens the logits are of; None: all.
         """
         self.module, self.device, self.is_packed = module, device, is_packed
-        self._is_offloaded = is_offloaded
+        self._is_offloaded, self._vocabulary = is_offloaded, vocabulary or WholeVocabulary()
         self._routing = Routing(module) if replays_experts else None
         self._arithmetic = arithmetic
         self._predictors: Tensor | None = None
@@ -65,11 +67,11 @@ class LanguageModel:
         logits_MV = self.logits(micro)
         source_MV = logits_MV if entropy_has_gradient else logits_MV.detach()
         found = [
-            token_logprobs(logits_MV, micro.own(micro.labels_N), temperature=temperature),
-            entropy(source_MV, temperature=temperature),
+            self._vocabulary.logprobs(logits_MV, micro.own(micro.labels_N), temperature=temperature),
+            self._vocabulary.entropies(source_MV, temperature=temperature),
         ]
         if measure is not None:
-            found.append(measure(logits_MV / temperature))
+            found.append(measure(self._vocabulary.whole(logits_MV) / temperature))
         logprobs_N, entropies_N, *measured_N = micro.whole(torch.stack(found)).unbind()
         return TokenOutputs(
             logprobs_N,
@@ -79,10 +81,12 @@ class LanguageModel:
 
     def measured(self, micro: MicroBatch, measure: Callable[[Tensor], Tensor], *, temperature: float) -> Tensor:
         """[N] float32, what `measure` makes of the [M, V] logits, divided by the temperature."""
-        return micro.whole(measure(self.logits(micro) / temperature).float().unsqueeze(0))[0]
+        logits_MV = self._vocabulary.whole(self.logits(micro))
+        return micro.whole(measure(logits_MV / temperature).float().unsqueeze(0))[0]
 
     def logits(self, micro: MicroBatch) -> Tensor:
-        """[M, V] that predict the trained tokens, those of them that this rank predicts."""
+        """[M, V] that predict the trained tokens, those of them that this rank predicts; of its part of the vocabulary
+        where ranks share it."""
         assert (micro.inputs.documents is not None) == self.is_packed
         self._predictors = micro.predictors_M
         if self._routing is not None:
@@ -145,9 +149,12 @@ def load_language_model(
     is_packed = choose_packing(module, packing, key="actor.packing", meshes=meshes)
     if prepare is not None:
         prepare(module)
+    vocabulary: Vocabulary = WholeVocabulary()
     if meshes is not None:
         # Moves layer by layer, so that no device ever holds the whole model.
-        shard(module, meshes, arithmetic, offload=offload)
+        shared = shard(module, meshes, arithmetic, offload=offload)
+        if meshes.tp is not None and module.get_output_embeddings() in shared:
+            vocabulary = SharedVocabulary(meshes.tp.get_group())
     elif not offload:
         module.to(device)
     return LanguageModel(
@@ -157,6 +164,7 @@ def load_language_model(
         is_packed=is_packed,
         replays_experts=replays_experts,
         is_offloaded=offload and meshes is None,
+        vocabulary=vocabulary,
     )
 
 

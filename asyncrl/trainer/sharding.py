@@ -1,6 +1,6 @@
 """How a module is split over the ranks that share its parameters."""
 
-import warnings
+from collections.abc import Set as AbstractSet
 
 import torch
 from torch import nn
@@ -13,20 +13,23 @@ from asyncrl.trainer.routing import routers
 from asyncrl.trainer.tensor_parallel import split_products
 
 
-def shard(module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload: bool = False) -> None:
+def shard(
+    module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload: bool = False
+) -> AbstractSet[nn.Module]:
     """Split products over ranks, then parameters (FSDP2): each decoder layer is gathered on its own, the rest with the
     root.
 
     Args:
         module: whole, on the CPU or on this rank's device.
         offload: keep this module's parameters in CPU memory, whatever `meshes` say.
+    Returns:
+        Heads whose logits stay in parts, see split_products.
     Raises:
         ConfigError: the model's products cannot be split over so many ranks.
     """
+    shared: AbstractSet[nn.Module] = frozenset()
     if meshes.tp is not None:
-        split_products(module, meshes.tp)
-        # Of logits that were gathered from slices of the head; nothing writes into them.
-        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+        shared = split_products(module, meshes.tp)
     policy = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16 if arithmetic == "bfloat16" else None, reduce_dtype=torch.float32
     )
@@ -37,6 +40,7 @@ def shard(module: nn.Module, meshes: Meshes, arithmetic: Arithmetic, *, offload:
     for layer in decoder_layers(module):
         fully_shard(layer, mesh=meshes.shards, mp_policy=policy, offload_policy=home)
     fully_shard(module, mesh=meshes.shards, mp_policy=policy, offload_policy=home)
+    return shared
 
 
 def shard_in_float32(module: nn.Module, meshes: Meshes, *, offload: bool = False) -> None:

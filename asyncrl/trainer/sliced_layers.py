@@ -97,6 +97,12 @@ class EachHead(ParallelStyle):
         return module
 
 
+def gathered(part: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The ranks' parts one after another along the last dimension, on every rank; each computes the same from it, so
+    that its own part of the gradient is the whole gradient of its part."""
+    return _applied(_Gathered, part, group)
+
+
 def _cut(module: nn.Module, mesh: DeviceMesh, placements: dict[str, Placement]) -> None:
     for name, placement in placements.items():
         parameter = module._parameters.get(name)

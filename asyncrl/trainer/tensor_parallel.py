@@ -33,23 +33,24 @@ WHOLE = ("moe_tp_experts", "replicate")
 """Styles of modules that every rank may as well hold and run whole: what comes out is the same."""
 
 
-def split_products(module: nn.Module, mesh: DeviceMesh) -> None:
+def split_products(module: nn.Module, mesh: DeviceMesh) -> set[nn.Module]:
     """Turn what the plan names into slices, this rank's of each.
 
     Args:
         module: whole, on any device; a model of transformers or one that holds some.
         mesh: the ranks that share the products.
+    Returns:
+        Heads whose logits stay in parts: each rank has those of as many consecutive tokens, in the order of ranks.
     Raises:
         ConfigError: a model has no plan, one that is not understood, or heads or a width that are no multiple of the
             ranks.
     """
     models = [part for part in module.modules() if isinstance(part, PreTrainedModel)]
     outermost = [part for part in models if not any(part in set(other.modules()) - {other} for other in models)]
-    for model in outermost:
-        _split_model(model, mesh)
+    return {head for model in outermost if (head := _split_model(model, mesh)) is not None}
 
 
-def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> None:
+def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> nn.Module | None:
     named = dict(model.named_modules())
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     ends = [name for name, part in named.items() if part is embedding or part is head]
@@ -84,9 +85,12 @@ def _split_model(model: PreTrainedModel, mesh: DeviceMesh) -> None:
             f"{named[name]}. Set it to a divisor, and split further with trainer.parallel.fsdp."
         )
     styles = {name: STYLES[style]() for name, style in chosen.items() if name not in whole}
+    shared = [name for name in styles if named[name] is head]
+    styles |= {name: Columns() for name in shared}  # whatever the plan says: what the logits are for is made of parts
     parallelize_module(model, mesh, styles)
     if tied:
         head.weight = embedding.weight  # each was cut for itself; they are one parameter still
+    return head if shared else None
 
 
 def _chosen(model: PreTrainedModel, named: Mapping[str, nn.Module]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from asyncrl.config import Config, ModelConfig
 from asyncrl.trainer.export import export_checkpoint
 from asyncrl.trainer.parallel import OneRank
 from tests.support import policy_rank, shared_rows
-from tests.support.sliced_facts import LAYERS
+from tests.support.sliced_facts import LAYERS, LOGITS
 from tests.support.split_rank import ARRANGEMENTS, EXPERTS, SAVED, write_model
 from tests.support.tiny_moe import NUM_EXPERTS, write_tiny_moe
 from tests.support.two_ranks import close as close_to
@@ -69,10 +69,10 @@ def test_the_ranks_publish_what_they_export(split, name):
     assert ranks[0]["digests"][-1] == ranks[0]["exported"]
 
 
-def test_sliced_layers_have_the_outputs_and_gradients_of_whole_ones(split):
+def test_sliced_layers_and_logits_have_the_outputs_and_gradients_of_whole_ones(split):
     """With biases, and in the styles that the other tests' models do not have."""
     for rank in split[0][:2]:
-        assert rank["layers"] == {name: [] for name in LAYERS}
+        assert rank["layers"] == {name: [] for name in (*LAYERS, LOGITS)}
 
 
 def test_a_checkpoint_of_products_and_parameters_split_goes_on_as_one_and_as_two(model_dir, split, tmp_path):

@@ -36,7 +36,7 @@ def plan(monkeypatch):
 
 
 def test_a_vocabulary_that_cannot_be_cut_stays_whole(plan):
-    split_products(make_model(tie_word_embeddings=False), TwoRanks())
+    assert split_products(make_model(tie_word_embeddings=False), TwoRanks()) == set()
     assert set(plan) == {
         *(f"model.layers.0.self_attn.{name}_proj" for name in "qkvo"),
         *(f"model.layers.0.mlp.{name}_proj" for name in ("gate", "up", "down")),
@@ -46,7 +46,7 @@ def test_a_vocabulary_that_cannot_be_cut_stays_whole(plan):
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_embeddings_are_cut_alike_and_stay_one_parameter(plan, tied):
     model = make_model(vocab_size=52, tie_word_embeddings=tied)
-    split_products(model, TwoRanks())
+    assert split_products(model, TwoRanks()) == {model.lm_head}, "its logits stay in parts"
     assert plan["lm_head"] == "Columns"
     assert plan.get("model.embed_tokens") == "Vocabulary" or not tied
     assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
