@@ -11,6 +11,9 @@ from asyncrl.envs.rewards import REWARDS, check_sources, compute_score, reward_f
 from asyncrl.envs.rewards.result import Reward
 from asyncrl.errors import RewardError
 
+PERCENTAGES = (r"\boxed{9\%}", r"\boxed{9 \%}", r"\boxed{9%}", "The answer is 9%.", r"so \(9\%\)", r"so $9\%$")
+"""Ways to write one that is compared by its number, whatever the truth says."""
+
 
 def score(source: str, answer: str, truth: Json) -> float | None:
     return compute_score(source, answer, truth).value
@@ -93,6 +96,10 @@ def test_two_texts_without_a_number_are_not_equal(answer: str) -> None:
         (r"\boxed{2x}", "2*x", 1.0),
         (r"\boxed{2x}", "2*y", 0.0),
         (r"\boxed{2}", "2*x", 0.0),
+        *((answer, truth, 1.0) for answer in (*PERCENTAGES, r"\boxed{9}") for truth in ("9", r"9\%", "9%")),
+        *((answer, "0.09", 0.0) for answer in PERCENTAGES),
+        (r"\boxed{4.5\%}", r"\frac{9}{2}", 1.0),
+        (r"\boxed{7 \% 3}", "7", 0.0),
         (r"\boxed{}", "2", 0.0),
         ("I do not know", "2", 0.0),
         ("the final answer is $x + 1$", "1+x", 1.0),
