@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from asyncrl.cluster.local import LocalChild, free_port, start_child
+from asyncrl.cluster.local import LocalChild, start_child
+from asyncrl.cluster.ports import ReservedPort
 from asyncrl.errors import PreflightError
 
 DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -56,10 +57,14 @@ class Keeper:
         self._where = where
         self._children: dict[str, LocalChild] = {}
         self._refused: dict[str, tuple[int, str]] = {}
+        self._port: ReservedPort | None = None
 
     def free_port(self, address: str) -> int:
-        """A TCP port of this machine's `address` that nothing listens on now."""
-        return free_port(address)
+        """A TCP port of this machine's `address`, kept for the processes started next until the next is asked for."""
+        if self._port is not None:
+            self._port.close()
+        self._port = ReservedPort(address)
+        return self._port.number
 
     def start(self, order: Order) -> None:
         """Start a process; why it could not be started is what `poll` answers."""
@@ -86,6 +91,11 @@ class Keeper:
         """Send a signal to a process, if it runs."""
         if name in self._children:
             self._children[name].send(signal.Signals(number))
+
+    def end(self) -> None:
+        """End every process at once."""
+        for child in self._children.values():
+            child.send(signal.SIGKILL)
 
 
 def _start(order: Order, where: str) -> LocalChild:

@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from asyncrl import waits
 from asyncrl.cluster.base import Children, ClusterSetup, Failure, Seat, Wanted
+from asyncrl.cluster.ports import ReservedPort
 from asyncrl.cluster.process import LOG, PARENT, reason_file
 from asyncrl.placement import Placement, place
 
@@ -71,6 +71,7 @@ class LocalCluster(Children):
     def __init__(self, log_dir: Path, env: Mapping[str, str], *, stop_timeout_s: float, num_devices: int = 0) -> None:
         super().__init__(stop_timeout_s)
         self._log_dir, self._env, self._num_devices = log_dir, dict(env), num_devices
+        self._meeting: ReservedPort | None = None
 
     async def place(self, wanted: Wanted) -> Placement:
         """See Cluster."""
@@ -84,7 +85,10 @@ class LocalCluster(Children):
 
     async def meeting_point(self, seat: Seat) -> tuple[str, int]:
         """See Cluster."""
-        return LOOPBACK, free_port(LOOPBACK)
+        if self._meeting is not None:
+            self._meeting.close()
+        self._meeting = ReservedPort(LOOPBACK)
+        return LOOPBACK, self._meeting.number
 
     def machines(self) -> tuple[str, ...]:
         """See Cluster."""
@@ -119,13 +123,6 @@ def start_child(
             start_new_session=True,  # a Ctrl-C at the terminal reaches the parent only, which stops them in order
         )
     return LocalChild(name, process, log)
-
-
-def free_port(address: str) -> int:
-    """A TCP port of this machine's `address` that nothing listens on now."""
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
-        listener.bind((address, 0))
-        return int(listener.getsockname()[1])
 
 
 def open_cluster(setup: ClusterSetup) -> LocalCluster:

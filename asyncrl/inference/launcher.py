@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from asyncrl import waits
+from asyncrl.cluster.ports import ReservedPort
 from asyncrl.errors import PreflightError
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.key import server_key
@@ -166,25 +166,20 @@ def command(engine: str, spec: LaunchSpec) -> Command:
     return Command((*row.argv, *spec.extra_args), env)
 
 
-def choose_port(host: str, wanted: int) -> int:
-    """`wanted` if it is free, or any free port when it is 0.
+def reserve_port(host: str, wanted: int) -> ReservedPort:
+    """`wanted` if it is free, or any free port when it is 0, for a server that is started with it.
 
     Raises:
         PreflightError: the port is in use, or the address is not this machine's.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, wanted))
-        except OSError as error:
-            raise PreflightError(
-                f"cannot listen on {host}:{wanted}: {error.strerror}. Another process uses the port, perhaps a server "
-                "of an earlier run. Stop it, set inference.base_port to other ports, or to 0 for free ones; "
-                "inference.host must be an address of this machine."
-            ) from error
-        port: int = probe.getsockname()[1]
-        return port
+    try:
+        return ReservedPort(host, wanted)
+    except OSError as error:
+        raise PreflightError(
+            f"cannot listen on {host}:{wanted}: {error.strerror}. Another process uses the port, perhaps a server "
+            "of an earlier run. Stop it, set inference.base_port to other ports, or to 0 for free ones; "
+            "inference.host must be an address of this machine."
+        ) from error
 
 
 class ServerProcess:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from asyncrl import waits
+from asyncrl.cluster.ports import ReservedPort
 from asyncrl.inference.adoption import NotAdoptable, require_adoptable
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
@@ -41,7 +42,7 @@ class StartedServer:
         name: for logs and acks.
         engine: row of launcher.ENGINES.
         make_spec: gives the spec of a life from its port and stage directory.
-        choose_port: gives a port of `host` that is free now.
+        reserve_port: gives a port of `host` that nobody else is given until the server listens on it.
         host: address to listen on.
         log: file that every life's output is appended to.
     """
@@ -52,21 +53,24 @@ class StartedServer:
         *,
         engine: str,
         make_spec: Callable[[int, Path], LaunchSpec],
-        choose_port: Callable[[], int],
+        reserve_port: Callable[[], ReservedPort],
         host: str,
         log: Path,
         start_timeout_s: float,
         stop_timeout_s: float = 20.0,
     ) -> None:
         self.name = name
-        self._engine, self._make_spec, self._choose_port, self._host = engine, make_spec, choose_port, host
+        self._engine, self._make_spec, self._reserve_port, self._host = engine, make_spec, reserve_port, host
         self._log, self._start_timeout_s, self._stop_timeout_s = log, start_timeout_s, stop_timeout_s
         self._process: ServerProcess | None = None
+        self._port: ReservedPort | None = None
 
     def url(self) -> str:
-        """An address with a port that is free now."""
+        """An address with a port that is its own from now on."""
+        self._let_port_go()
+        self._port = self._reserve_port()
         host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"http://{host}:{self._choose_port()}"
+        return f"http://{host}:{self._port.number}"
 
     async def begin(self, url: str, stage_dir: Path, client: ServerClient) -> None:
         """Start the process and wait for its first answer."""
@@ -75,6 +79,7 @@ class StartedServer:
             self.name, command(self._engine, spec), self._log, stop_timeout_s=self._stop_timeout_s
         )
         await self._process.start(client.model_info, self._start_timeout_s)
+        self._let_port_go()
 
     async def ended(self) -> int:
         """Wait for the process to end."""
@@ -83,9 +88,15 @@ class StartedServer:
 
     async def end(self) -> None:
         """Stop the process, children included."""
+        self._let_port_go()
         if self._process is not None:
             await self._process.stop()
             self._process = None
+
+    def _let_port_go(self) -> None:
+        if self._port is not None:
+            self._port.close()
+            self._port = None
 
 
 class AdoptedServer:

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from asyncrl.config import Config
-from asyncrl.inference.launcher import LaunchSpec, choose_port
+from asyncrl.inference.launcher import LaunchSpec, reserve_port
 from asyncrl.inference.listening import own_address
 from asyncrl.inference.server import AdoptedServer, StartedServer
 from asyncrl.run.devices import num_devices
@@ -58,7 +58,7 @@ def started_server(
 
 
 def teacher_server(config: Config, index: int, url: str, *, model_dir: Path, logs: Path) -> StartedServer:
-    """A server that this machine starts at `url`, whose port was free when it was chosen, for a teacher."""
+    """A server that this machine starts at `url`, whose port is reserved for it, for a teacher."""
     port = int(url.rpartition(":")[2])
     # It scores whole trajectories: one more token than the policy's longest request, which is never continued.
     length = config.inference.context_length + 1
@@ -126,7 +126,7 @@ def _started(
         name,
         engine=inference.engine,
         make_spec=make_spec,
-        choose_port=lambda: choose_port(host, port),
+        reserve_port=lambda: reserve_port(host, port),
         host=host,
         log=logs / f"{name}.log",
         start_timeout_s=inference.start_timeout_s,

@@ -1,24 +1,26 @@
 """Where the teachers of a run are: those with a path get an address on this machine, before anything is started."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from asyncrl.cluster.ports import ReservedPort
 from asyncrl.config import Config, TeacherConfig
 from asyncrl.errors import ConfigError, PreflightError
-from asyncrl.inference.launcher import choose_port
+from asyncrl.inference.launcher import reserve_port
 from asyncrl.inference.listening import own_address
 from asyncrl.run.devices import num_devices
 
 
 @dataclass(frozen=True)
 class ServedTeacher:
-    """A teacher that this machine serves."""
+    """A teacher that this machine serves; its port stays its own while this lives."""
 
     name: str
     path: Path
     url: str
+    port: ReservedPort = field(compare=False, repr=False)
 
 
 def with_addresses(config: Config) -> tuple[Config, tuple[ServedTeacher, ...]]:
@@ -33,8 +35,9 @@ def with_addresses(config: Config) -> tuple[Config, tuple[ServedTeacher, ...]]:
         if teacher.path is not None:
             _check(config, teacher, teacher.path)
             host = own_address(config.inference.host)
-            url = f"http://{f'[{host}]' if ':' in host else host}:{choose_port(host, 0)}"
-            served.append(ServedTeacher(teacher.name, teacher.path, url))
+            port = reserve_port(host, 0)
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port.number}"
+            served.append(ServedTeacher(teacher.name, teacher.path, url, port))
             teacher = teacher.model_copy(update={"path": None, "urls": (url,)})
         teachers.append(teacher)
     return config.model_copy(update={"teachers": tuple(teachers)}), tuple(served)

@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncrl.inference.launcher import LaunchSpec, choose_port, command
+from asyncrl.inference.launcher import LaunchSpec, command, reserve_port
 from asyncrl.run.server_parts import server_name
 from asyncrl.schedule import MODES
 from tests.support.commands import CONFIG, ROOT, Command, summary
@@ -70,11 +70,14 @@ def test_the_quickstart_with_sglang_learns_over_thirty_versions(tmp_path: Path) 
     assert max(map(int, facts["lag_histogram"])) <= MODES["separate_async"].limit
 
 
-def test_a_server_that_was_started_by_hand_is_adopted_and_holds_the_export_bit_for_bit(tmp_path: Path) -> None:
-    stage, port = tmp_path / "stage", choose_port("127.0.0.1", 0)
+def test_a_server_that_was_started_by_hand_is_adopted_and_holds_the_export_bit_for_bit(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    stage, port = tmp_path / "stage", reserve_port("127.0.0.1", 0)
+    request.addfinalizer(port.close)
     name = server_name(0, kind="adopted")
     spec = LaunchSpec(
-        *(ROOT / "runs/starter/sort_digits/model", "127.0.0.1", port, stage / name, "bfloat16"),
+        *(ROOT / "runs/starter/sort_digits/model", "127.0.0.1", port.number, stage / name, "bfloat16"),
         **{"max_running_requests": 64, "context_length": 64, "seed": 0, "python": warm_python()},
     )
     by_hand = command("sglang", spec)

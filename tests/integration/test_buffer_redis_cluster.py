@@ -15,7 +15,8 @@ from buffer.keys import ledger_key, payload_key
 from buffer.redis_store import RedisServer
 from tests.support.buffer_run import BufferRun
 from tests.support.groups import group_for
-from tests.support.redis_cluster import ClusterNode, RedisCluster, free_ports, running_cluster, until
+from tests.support.ports import reserved_ports
+from tests.support.redis_cluster import ClusterNode, RedisCluster, running_cluster, until
 from tests.support.redis_server import RedisServer as Server
 from tests.support.redis_server import running_redis
 
@@ -292,7 +293,7 @@ def _offset(node: ClusterNode) -> str:
 
 
 def _by_port(server: Server) -> str:
-    (port,) = free_ports(1)
-    server.client().config_set("bind", "127.0.0.1")
-    server.client().config_set("port", port)
+    with reserved_ports(1) as (port,):
+        server.client().config_set("bind", "127.0.0.1")
+        server.client().config_set("port", port)
     return f"redis://127.0.0.1:{port}"

@@ -12,7 +12,8 @@ from buffer import BufferConfig, Claim, ReplayBuffer, ServerLost, ServerRefused,
 from buffer.redis_store import RedisServer as Connection
 from buffer.redis_store import connections
 from tests.support.groups import group_for
-from tests.support.redis_cluster import free_ports, until
+from tests.support.ports import reserved_ports
+from tests.support.redis_cluster import until
 from tests.support.redis_relay import RedisRelay
 from tests.support.redis_server import RedisServer, running_redis
 
@@ -161,9 +162,10 @@ def test_what_answers_but_is_no_redis_is_refused() -> None:
 
 
 def test_a_lost_server_is_named_by_every_host_of_its_address() -> None:
-    one, other = free_ports(2)
-    with pytest.raises(ServerLost, match=rf"redis://user:\*\*\*@127\.0\.0\.1:{one},127\.0\.0\.1:{other} did not"):
-        ReplayBuffer.connect(f"redis://user:pw@127.0.0.1:{one},127.0.0.1:{other}", "demo", CONFIG)
+    with reserved_ports(2) as (one, other):
+        named = rf"redis://user:\*\*\*@127\.0\.0\.1:{one},127\.0\.0\.1:{other} did not"
+        with pytest.raises(ServerLost, match=named):
+            ReplayBuffer.connect(f"redis://user:pw@127.0.0.1:{one},127.0.0.1:{other}", "demo", CONFIG)
 
 
 def _ids(server: RedisServer) -> set[str]:

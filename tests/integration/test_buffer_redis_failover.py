@@ -8,7 +8,8 @@ import pytest
 from buffer import BufferConfig, Fenced, ReplayBuffer, ServerLost, ServerRefused
 from tests.support.buffer_run import BufferRun
 from tests.support.groups import group_for
-from tests.support.redis_cluster import free_ports, until
+from tests.support.ports import reserved_ports
+from tests.support.redis_cluster import until
 from tests.support.redis_failover import Pair, Sentinels, running_pair, running_sentinels
 from tests.support.redis_relay import RedisRelay
 
@@ -68,15 +69,15 @@ def test_a_wrong_password_of_the_sentinels_is_told_from_one_of_the_server_and_ne
 
 
 def test_sentinels_that_do_not_answer_are_named() -> None:
-    dead = free_ports(2)
-    url = f"redis+sentinel://127.0.0.1:{dead[0]},127.0.0.1:{dead[1]}/the-run"
-    with pytest.raises(ServerLost, match=rf"no Sentinel named the primary of 'the-run'.*{dead[0]}.*{dead[1]}"):
-        ReplayBuffer.connect(url, "demo", CONFIG)
+    with reserved_ports(2) as dead:
+        url = f"redis+sentinel://127.0.0.1:{dead[0]},127.0.0.1:{dead[1]}/the-run"
+        with pytest.raises(ServerLost, match=rf"no Sentinel named the primary of 'the-run'.*{dead[0]}.*{dead[1]}"):
+            ReplayBuffer.connect(url, "demo", CONFIG)
 
 
 def test_a_dead_sentinel_is_passed_over(sentinels: Sentinels) -> None:
-    (dead,) = free_ports(1)
-    ReplayBuffer.connect(sentinels.url.replace(f":{sentinels.ports[0]},", f":{dead},"), "demo", CONFIG).close()
+    with reserved_ports(1) as (dead,):
+        ReplayBuffer.connect(sentinels.url.replace(f":{sentinels.ports[0]},", f":{dead},"), "demo", CONFIG).close()
 
 
 def test_a_run_goes_on_when_sentinel_promotes_the_replica_of_a_killed_primary(sentinels: Sentinels) -> None:

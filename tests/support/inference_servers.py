@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import pickle
-import socket
 import subprocess
 import sys
 import threading
@@ -23,6 +22,7 @@ import httpx
 import torch
 
 from tests.support import weight_loader
+from tests.support.ports import reserved_ports
 from tests.support.sglang_python import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,9 +253,11 @@ def local_flags(model_dir: Path, *flags: str) -> list[str]:
 
 def start_sglang(model_dir: Path, *flags: str, headers: dict[str, str] | None = None) -> InferenceServer:
     """SGLang on the CPU, on a free port, in float32."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with reserved_ports(1) as (port,):
+        return _start_sglang_at(port, model_dir, flags, headers or {})
+
+
+def _start_sglang_at(port: int, model_dir: Path, flags: Sequence[str], headers: dict[str, str]) -> InferenceServer:
     command = [
         *(str(warm_python()), "-m", "sglang.launch_server", "--model-path", str(model_dir)),
         *("--host", "127.0.0.1", "--port", str(port), "--device", "cpu", "--attention-backend", "torch_native"),
@@ -265,7 +267,7 @@ def start_sglang(model_dir: Path, *flags: str, headers: dict[str, str] | None = 
     ]
     switches = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_HEALTH_CHECK_TIMEOUT": str(2 * HEALTH_S)}
     process = subprocess.Popen(command, text=True, env={**environment(), **switches}, cwd=ROOT)
-    server = InferenceServer("sglang", f"http://127.0.0.1:{port}", process, headers or {})
+    server = InferenceServer("sglang", f"http://127.0.0.1:{port}", process, headers)
 
     def answers() -> bool:
         assert process.poll() is None, f"SGLang ended with {process.returncode}"

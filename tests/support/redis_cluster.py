@@ -1,6 +1,5 @@
 """A private Redis Cluster for tests: real nodes on loopback, joined without redis-cli."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Event
@@ -10,6 +9,7 @@ from typing import Any
 import redis
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
+from tests.support.ports import reserved_ports
 from tests.support.redis_server import RedisServer, running_redis
 
 JOIN_DEADLINE_S = 30.0
@@ -125,23 +125,9 @@ def running_cluster(num_masters: int = 3, *, num_replicas: int = 0, timeout_ms: 
 
 
 def _start(stack: ExitStack, timeout_ms: int) -> ClusterNode:
-    """A node on free ports. A port may be taken between its choice and its use: then others are chosen."""
-    for _ in range(5):
-        port, bus = free_ports(2)
-        options = ("--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port", str(bus))
-        options += ("--cluster-node-timeout", str(timeout_ms), "--cluster-replica-validity-factor", "0")
-        options += ("--repl-diskless-sync-delay", "0")
-        try:
-            return ClusterNode(stack.enter_context(running_redis(appendonly=True, options=options)), port, bus)
-        except AssertionError as error:
-            last = error
-    raise last
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody uses now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+    """A node on ports that stay its own while it is killed and started again."""
+    port, bus = stack.enter_context(reserved_ports(2))
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--cluster-enabled", "yes", "--cluster-port", str(bus))
+    options += ("--cluster-node-timeout", str(timeout_ms), "--cluster-replica-validity-factor", "0")
+    options += ("--repl-diskless-sync-delay", "0")
+    return ClusterNode(stack.enter_context(running_redis(appendonly=True, options=options)), port, bus)

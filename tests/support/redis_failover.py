@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import redis
 
-from tests.support.redis_cluster import free_ports, until
+from tests.support.ports import reserved_ports
+from tests.support.redis_cluster import until
 from tests.support.redis_server import RedisServer, running_redis, server_binary
 
 SERVICE = "the-run"
@@ -19,8 +20,9 @@ class Pair:
     """Two servers; the second follows the first until it is promoted."""
 
     def __init__(self, primary: RedisServer, replica: RedisServer, ports: Sequence[int], password: str) -> None:
+        """`ports`: the primary's, the replica's, and one where nobody listens."""
         self.primary, self.replica = primary, replica
-        self.primary_port, self.replica_port = ports
+        self.primary_port, self.replica_port, self._nobodys_port = ports
         self.password = password
 
     def await_replica(self) -> None:
@@ -38,7 +40,7 @@ class Pair:
         """From here on the replica hears nothing of its primary, and stays a replica: what follows is a lost tail."""
         self.await_replica()
         with self.replica.client() as second:
-            second.replicaof("127.0.0.1", free_ports(1)[0])
+            second.replicaof("127.0.0.1", self._nobodys_port)
 
     def promote(self) -> None:
         with self.replica.client() as second:
@@ -71,7 +73,7 @@ class Sentinels:
 def running_pair(*, password: str = "") -> Iterator[Pair]:
     """A primary and its replica that has caught up, by port and by socket. With a password: of the user `operator`."""
     with ExitStack() as stack:
-        ports = free_ports(2)
+        ports = stack.enter_context(reserved_ports(3))
         login = ("--user", "operator", "on", f">{password}", "~*", "&*", "+@all") if password else ()
         follows = ("--masteruser", "operator", "--masterauth", password) if password else ()
         servers = [
@@ -81,7 +83,7 @@ def running_pair(*, password: str = "") -> Iterator[Pair]:
                     options=(*("--port", str(port), "--bind", "127.0.0.1", *login, *follows), *_FAST_SYNC),
                 )
             )
-            for port in ports
+            for port in ports[:2]
         ]
         pair = Pair(servers[0], servers[1], ports, password)
         with pair.replica.client() as second:
@@ -94,7 +96,7 @@ def running_pair(*, password: str = "") -> Iterator[Pair]:
 def running_sentinels(pair: Pair, *, password: str = "", count: int = 3) -> Iterator[Sentinels]:
     """Sentinels that watch the pair and know each other; a majority fails over within a few seconds."""
     with ExitStack() as stack:
-        sentinels = Sentinels(free_ports(count), password, pair)
+        sentinels = Sentinels(stack.enter_context(reserved_ports(count)), password, pair)
         for number, port in enumerate(sentinels.ports):
             directory = pair.primary.directory / f"sentinel-{number}"
             stack.callback(_stop, _start_sentinel(directory, port, pair, password, count))

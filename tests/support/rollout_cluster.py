@@ -18,7 +18,7 @@ from asyncrl.inference.board import LogBoard
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.host import Host, HostSettings
-from asyncrl.inference.launcher import LaunchSpec, choose_port
+from asyncrl.inference.launcher import LaunchSpec, reserve_port
 from asyncrl.inference.protocol import vocab_size
 from asyncrl.inference.server import AdoptedServer, ManagedServer, StartedServer
 from asyncrl.inference.stage_dir import StageDir
@@ -122,7 +122,7 @@ class RolloutCluster:
             name,
             engine=engine,
             make_spec=make_spec,
-            choose_port=lambda: choose_port("127.0.0.1", 0),
+            reserve_port=lambda: reserve_port("127.0.0.1", 0),
             host="127.0.0.1",
             log=self.directory / f"{name}.log",
             start_timeout_s=60.0 if engine == "local" else 300.0,

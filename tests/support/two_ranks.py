@@ -2,26 +2,28 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from asyncrl.trainer.parallel import OneRank
+from tests.support.ports import reserved_ports
 from tests.support.tiny_policy import write_tiny_model
 
 
 def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 240.0) -> list[dict]:
     """Run `python -m module ARGUMENTS` as `world` ranks; the JSON object that each one's last line is."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = str(listener.getsockname()[1])
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    with reserved_ports(1) as (port,):
+        return _run_ranks(port, module, world, arguments, timeout_s)
+
+
+def _run_ranks(port: int, module: str, world: int, arguments: Sequence[str], timeout_s: float) -> list[dict]:
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", module, *arguments],

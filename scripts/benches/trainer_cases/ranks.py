@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from asyncrl.algorithms import resolve
-from asyncrl.cluster.local import free_port
+from asyncrl.cluster.ports import ReservedPort
 from asyncrl.config import Config
 from asyncrl.config.parallel import ParallelConfig
 from asyncrl.config.trainer import ActorConfig, StarterModelConfig, TrainerConfig
@@ -63,7 +63,12 @@ def compare(home: Path, repeats: int, steps: int) -> dict[str, float]:
 
 
 def _tokens_per_s(directory: Path, world: int, steps: int) -> float:
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port("127.0.0.1")), "WORLD_SIZE": str(world)}
+    with ReservedPort("127.0.0.1") as port:
+        return _tokens_per_s_at(port.number, directory, world, steps)
+
+
+def _tokens_per_s_at(port: int, directory: Path, world: int, steps: int) -> float:
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
     command = [sys.executable, "-m", "scripts.benches.trainer_cases.ranks", str(directory), str(steps)]
     processes = [
         subprocess.Popen(

@@ -83,7 +83,7 @@ def test_a_child_whose_machine_died_is_lost_and_its_successor_has_another_keeper
     assert [keeper.place for keeper in machines.keepers] == [("ranks", 0), ("ranks", 0)]
     machines.keepers[1].keeper.send("rank-0", signal.SIGKILL)
     assert ended(again) == -signal.SIGKILL
-    assert cluster.start("role", "rank-0", ["pass"], seat=RANK).exit_code() is None
+    assert cluster.start("role", "rank-0", [WAITS], seat=RANK).exit_code() is None
     assert len(machines.keepers) == 2, "a process that died alone is started by the keeper that is there"
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from asyncrl.errors import PreflightError
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.key import KEY_VARIABLE
-from asyncrl.inference.launcher import ENGINES, Command, LaunchSpec, ServerProcess, choose_port, command
+from asyncrl.inference.launcher import ENGINES, Command, LaunchSpec, ServerProcess, command, reserve_port
 from tests.support.event_loop import in_event_loop
 
 SERVER = """
@@ -29,6 +30,12 @@ if "stubborn" in sys.argv:
 print("listening", flush=True)
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserve_port("127.0.0.1", 0) as reserved:
+        yield reserved.number
 
 
 def spec(tmp_path: Path, **changes: object) -> LaunchSpec:
@@ -93,13 +100,13 @@ def test_a_port_in_use_is_refused_with_the_setting_to_change() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(PreflightError, match=r"inference\.base_port"):
-            choose_port("127.0.0.1", port)
-    assert choose_port("127.0.0.1", 0) > 0
+            reserve_port("127.0.0.1", port)
+    with reserve_port("127.0.0.1", 0) as reserved:
+        assert reserved.number > 0
 
 
 @in_event_loop
-async def test_a_server_is_ready_when_it_answers_and_ends_with_its_group(tmp_path: Path) -> None:
-    port = choose_port("127.0.0.1", 0)
+async def test_a_server_is_ready_when_it_answers_and_ends_with_its_group(tmp_path: Path, port: int) -> None:
     process = ServerProcess("server-0", Command((sys.executable, "-c", SERVER, str(port)), {}), tmp_path / "s.log")
     client = ServerClient(f"http://127.0.0.1:{port}", vocab_size=10)
     await process.start(client.model_info, timeout_s=20)
@@ -114,8 +121,7 @@ async def test_a_server_is_ready_when_it_answers_and_ends_with_its_group(tmp_pat
 
 
 @in_event_loop
-async def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
-    port = choose_port("127.0.0.1", 0)
+async def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, port: int) -> None:
     argv = (sys.executable, "-c", SERVER, str(port), "stubborn")
     process = ServerProcess("server-0", Command(argv, {}), tmp_path / "s.log", stop_timeout_s=0.1)
     client = ServerClient(f"http://127.0.0.1:{port}", vocab_size=10)
@@ -127,19 +133,21 @@ async def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 @in_event_loop
-async def test_a_server_that_ends_before_it_answers_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+async def test_a_server_that_ends_before_it_answers_is_reported_with_the_end_of_its_log(
+    tmp_path: Path, port: int
+) -> None:
     argv = (sys.executable, "-c", "import sys; print('no such model'); sys.exit(3)")
     process = ServerProcess("server-0", Command(argv, {}), tmp_path / "s.log")
-    client = ServerClient(f"http://127.0.0.1:{choose_port('127.0.0.1', 0)}", vocab_size=10)
+    client = ServerClient(f"http://127.0.0.1:{port}", vocab_size=10)
     with pytest.raises(ServerUnavailable, match=r"exit code 3(.|\n)*no such model"):
         await process.start(client.model_info, timeout_s=20)
 
 
 @in_event_loop
-async def test_a_server_that_never_answers_is_stopped_at_the_deadline(tmp_path: Path) -> None:
+async def test_a_server_that_never_answers_is_stopped_at_the_deadline(tmp_path: Path, port: int) -> None:
     argv = (sys.executable, "-c", "import signal; signal.pause()")
     process = ServerProcess("server-0", Command(argv, {}), tmp_path / "s.log")
-    client = ServerClient(f"http://127.0.0.1:{choose_port('127.0.0.1', 0)}", vocab_size=10)
+    client = ServerClient(f"http://127.0.0.1:{port}", vocab_size=10)
     with pytest.raises(ServerUnavailable, match=r"inference\.start_timeout_s = 0\.2"):
         await process.start(client.model_info, timeout_s=0.2)
     assert process.exit_code == -signal.SIGTERM

@@ -12,7 +12,7 @@ import pytest
 from asyncrl.errors import ServerError
 from asyncrl.inference import launcher
 from asyncrl.inference.client import ServerClient
-from asyncrl.inference.launcher import Command, LaunchSpec, choose_port
+from asyncrl.inference.launcher import Command, LaunchSpec, reserve_port
 from asyncrl.inference.server import AdoptedServer, StartedServer
 from tests.support.event_loop import in_event_loop
 from tests.support.fake_sglang import VOCAB, running_fake
@@ -40,7 +40,7 @@ async def test_a_started_server_has_one_life_after_another(tmp_path: Path) -> No
         "server-0",
         engine="plain",
         make_spec=make_spec,
-        choose_port=lambda: choose_port("127.0.0.1", 0),
+        reserve_port=lambda: reserve_port("127.0.0.1", 0),
         host="127.0.0.1",
         log=tmp_path / "server.log",
         start_timeout_s=20.0,
