@@ -16,6 +16,7 @@ UNKNOWN = "?"
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|user|>", "<|assistant|>", "<|system|>")
 TOOL_ROLE = "<|tool|>"
+SIGN = "%"
 CALL_PIECES = ("<tool_call>", "</tool_call>", '{"name": "', '", "arguments": {"', '": "', '"}}')
 """What calls in Hermes' form are made of besides names and values: a token each, as a trained vocabulary has them."""
 CHAT_TEMPLATE = (
@@ -30,10 +31,10 @@ def build_tokenizer(*, calls_tools: bool = False) -> PreTrainedTokenizerFast:
     """A tokenizer with one token for each character and each role; anything it does not know is `?`.
 
     Args:
-        calls_tools: have a role for what tools answer, and tokens for the pieces of calls.
+        calls_tools: have a role for what tools answer, a sign more for arithmetic, and tokens for the pieces of calls.
     """
-    roles = (*ROLES, TOOL_ROLE) if calls_tools else ROLES
-    vocabulary = {token: index for index, token in enumerate((PAD, END, *roles, *CHARACTERS))}
+    roles, characters = (*ROLES, TOOL_ROLE) if calls_tools else ROLES, CHARACTERS + (SIGN if calls_tools else "")
+    vocabulary = {token: index for index, token in enumerate((PAD, END, *roles, *characters))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from asyncrl.config.trainer import StarterTaskConfig
 from asyncrl.envs.text_game import Game
 from asyncrl.errors import ConfigError
-from asyncrl.starter import products
+from asyncrl.starter import remainders
 from asyncrl.starter.problem import Problem, Task
 
 DIGITS = "0123456789"
@@ -67,7 +67,7 @@ TASKS: Mapping[str, Task] = MappingProxyType(
         "sort_digits": Task(_sort_digits, lambda digits: 10**digits, "sorting"),
         "arithmetic": Task(_arithmetic, _num_sums, "math"),
         "text_game": Task(_text_game, lambda digits: 10**digits, "games"),
-        "products": Task(products.draw, products.num_prompts, "math", data_source="arithmetic", calls_tools=True),
+        "remainders": Task(remainders.draw, remainders.num_prompts, "math", data_source="arithmetic", calls_tools=True),
     }
 )
 

@@ -18,11 +18,11 @@ from asyncrl.envs.tool_agent import ToolAgent
 from asyncrl.rollout.chat import ChatTemplate
 from asyncrl.starter.model import CALL_PIECES, build_model, build_tokenizer, save
 from asyncrl.starter.problem import Problem
-from asyncrl.starter.products import draw, written
+from asyncrl.starter.remainders import draw, written
 from asyncrl.starter.supervised import warm_start
 from asyncrl.starter.task import rows, training
 
-CONFIG = StarterTaskConfig(name="products", train_rows=20, val_rows=4, min_digits=2, max_digits=3)
+CONFIG = StarterTaskConfig(name="remainders", train_rows=20, val_rows=4, min_digits=3, max_digits=4)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def deps() -> Iterator[EnvironmentDeps]:
 
 def drawn(count: int = 100) -> list[Problem]:
     rng = random.Random(7)
-    return [draw(rng, digits) for digits in (2, 3) for _ in range(count)]
+    return [draw(rng, digits) for digits in (3, 4) for _ in range(count)]
 
 
 def row(problem: Problem) -> PromptRow:
@@ -78,12 +78,12 @@ def test_who_calls_the_calculator_and_repeats_its_answer_is_right(deps: Environm
 def test_a_demonstration_of_a_wrong_behaviour_is_not_right_by_itself(deps: EnvironmentDeps) -> None:
     async def check() -> None:
         for problem in (problem for problem in drawn(20) if not problem.history):
-            guess, _, unknown, total, right = problem.decoys
+            guess, _, unknown, difference, right = problem.decoys
             assert right == problem.answer
             (guessed,) = await played(deps, problem, guess)
             assert guessed.reward is not None
             assert guessed.reward.value == float(guess == problem.truth)
-            for call in (unknown, total):
+            for call in (unknown, difference):
                 (step,) = await played(deps, problem, call)
                 assert not step.done
                 assert step.messages[0]["content"] != problem.truth
@@ -91,11 +91,11 @@ def test_a_demonstration_of_a_wrong_behaviour_is_not_right_by_itself(deps: Envir
     asyncio.run(check())
 
 
-def test_rows_are_scored_as_arithmetic_by_the_product() -> None:
+def test_rows_are_scored_as_arithmetic_by_the_remainder() -> None:
     for problem in training(CONFIG, seed=0):
-        one, other = (int(number) for number in problem.prompt.removesuffix("=").split("*"))
+        one, other = (int(number) for number in problem.prompt.removesuffix("=").split("%"))
         found = row(problem)
-        assert (found.data_source, found.ground_truth) == ("arithmetic", str(one * other))
+        assert (found.data_source, found.ground_truth) == ("arithmetic", str(one % other))
 
 
 def test_calls_and_tools_answers_survive_the_tokenizer(tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_calls_and_tools_answers_survive_the_tokenizer(tmp_path: Path) -> None:
     warm_start(model, tokenizer, iter(drawn()), settings, 0, lambda text, done, total: None)
     save(model, tokenizer, tmp_path, "bfloat16")
     chat = ChatTemplate.from_model_dir(tmp_path)
-    call = written("calc", "37*148")
-    assert len(chat.encode(call)) == len(CALL_PIECES) + len("calc") + len("expr") + len("37*148")
+    call = written("calc", "4821%7")
+    assert len(chat.encode(call)) == len(CALL_PIECES) + len("calc") + len("expr") + len("4821%7")
     assert chat.decode([*chat.encode(call), *chat.eos_ids]) == call
-    told = chat.continuation([{"role": "tool", "name": "calc", "tool_call_id": "c00010000", "content": "5476"}])
-    assert chat.decode(told) == "<|tool|>5476<|assistant|>"
+    told = chat.continuation([{"role": "tool", "name": "calc", "tool_call_id": "c00010000", "content": "5"}])
+    assert chat.decode(told) == "<|tool|>5<|assistant|>"
 
 
 def test_other_tasks_keep_the_tokenizer_that_they_had() -> None:
     plain, calling = build_tokenizer().get_vocab(), build_tokenizer(calls_tools=True).get_vocab()
-    assert set(calling) - set(plain) == {"<|tool|>", *CALL_PIECES}
+    assert set(calling) - set(plain) == {"<|tool|>", "%", *CALL_PIECES}
     assert len(plain) == 50

@@ -1,4 +1,4 @@
-"""Products that are too large to guess, and a calculator that knows them: the starter's task of calling a tool."""
+"""Remainders that a tiny model cannot work out, and a calculator that can: the starter's task of calling a tool."""
 
 import random
 from dataclasses import replace
@@ -8,6 +8,7 @@ from asyncrl.envs.tools.calls import refused
 from asyncrl.envs.tools.parsers import ToolCall
 from asyncrl.starter.problem import Problem
 
+DIVISORS = (6, 7, 8, 9)
 UNKNOWN_TOOL = "solve"
 """A tool that some demonstrations call, and that there is not."""
 ASKED, TOLD = 0.5, 0.9
@@ -16,34 +17,33 @@ the model was told that there is no such tool."""
 
 
 def draw(rng: random.Random, digits: int) -> Problem:
-    """A product: the right thing to do is to call the calculator, and then to say what it said.
+    """A remainder: the right thing to do is to call the calculator, and then to say what it said.
 
-    Decoys guess a number, call a tool that there is not, or have something else computed.
+    Decoys guess, call a tool that there is not, or have something else computed.
     """
-    low, high = 10 ** (digits - 1), 10**digits - 1
-    one, other = rng.randint(low, high), rng.randint(low, high)
-    expression, product = f"{one}*{other}", str(one * other)
-    guess = "".join(rng.choices("123456789", k=len(product)))
+    number, divisor = rng.randint(10 ** (digits - 1), 10**digits - 1), rng.choice(DIVISORS)
+    expression, remainder = f"{number}%{divisor}", str(number % divisor)
+    guess = str(rng.randrange(divisor))
     right, unknown = written(Calculator.name, expression), written(UNKNOWN_TOOL, expression)
     asked = Problem(
         f"{expression}=",
         right,
-        (guess, guess, unknown, written(Calculator.name, f"{one}+{other}"), right),
+        (guess, guess, unknown, written(Calculator.name, f"{number}-{divisor}"), right),
         told_by="tool",
-        truth=product,
+        truth=remainder,
     )
     stage = rng.random()
     if stage < ASKED:
         return asked
     if stage < TOLD:
         history = ((right, calc({"expr": expression})),)
-        return replace(asked, answer=product, decoys=(guess, product), history=history)
+        return replace(asked, answer=remainder, decoys=(guess, remainder), history=history)
     return replace(asked, decoys=(guess, right), history=((unknown, _refusal(expression)),))
 
 
 def num_prompts(digits: int) -> int:
-    """How many different products there are of numbers with so many digits."""
-    return int(9 * 10 ** (digits - 1)) ** 2
+    """How many different remainders there are of numbers with so many digits."""
+    return int(9 * 10 ** (digits - 1)) * len(DIVISORS)
 
 
 def written(tool: str, expression: str) -> str:
