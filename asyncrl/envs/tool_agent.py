@@ -152,7 +152,7 @@ class ToolAgent:
             **{f"tool/{name}": fmean(values) for name, values in self._tools.metrics.items()},
         }
         value = None if reward.value is None else reward.value + weight * sum(worth.values())
-        return Reward(value, reward.error, parts)
+        return replace(reward, value=value, parts=parts)
 
 
 def _names(tools: Sequence[Mapping[str, Json]]) -> list[str]:

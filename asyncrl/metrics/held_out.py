@@ -1,14 +1,18 @@
-"""Metrics of held-out answers, under verl's names: means, spreads, and what the best of k answers is worth.
+"""Metrics of held-out answers, under verl's names: means, spreads, and what the best of k answers is worth, or the one
+that most of them agree on.
 
 A prompt counts once, however many of its answers have a reward; a source's number is the mean over its prompts.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from math import comb
 from statistics import fmean, pstdev
 
 from buffer import Trajectory
+
+PRED = "pred"
+"""Key of a trajectory's extra_info: what the answer says, see rewards.result.Reward.answer; verl's word."""
 
 Answered = tuple[str, Sequence[Trajectory]]
 """A prompt's data source, and its answers."""
@@ -22,8 +26,9 @@ def measure(prompts: Sequence[Answered], *, group_size: int, pass_reward: float)
         group_size: answers that each prompt was to get, the N of mean@N.
         pass_reward: smallest reward of an answer that passes.
     Returns:
-        By source: val-core/<source>/reward/mean@N, pass@k, best@N/mean; val-aux/<source>/ for the others. Numbers that
-        nothing was measured for are absent: pass@k and best@k are of prompts with at least k rewards.
+        By source: val-core/<source>/reward/mean@N, pass@k, best@N/mean, maj@N/mean; val-aux/<source>/ for the others.
+        Numbers that nothing was measured for are absent: pass@k and best@k are of prompts with at least k rewards,
+        maj@N of prompts with N of which it is known what they say.
     """
     by_source: dict[str, list[Sequence[Trajectory]]] = defaultdict(list)
     for source, answers in prompts:
@@ -57,6 +62,20 @@ def best_of(rewards: Sequence[float], k: int) -> float:
     return sum(reward * comb(rank, k - 1) / draws for rank, reward in enumerate(ascending))
 
 
+def majority(answers: Sequence[Trajectory]) -> float | None:
+    """The reward of what most answers say, of equally many the one that was said first; those that say nothing have no
+    vote. None: of one of them it is not known what it says, or it has no reward.
+
+    Source: Wang et al. 2023, arXiv:2203.11171, section 2.
+    """
+    said = [answer.extra_info.get(PRED) for answer in answers]
+    if any(answer.reward is None for answer in answers) or not all(isinstance(word, str) for word in said):
+        return None
+    votes = Counter(word for word in said if word)
+    chosen = said.index(votes.most_common(1)[0][0]) if votes else 0
+    return answers[chosen].reward
+
+
 def _rewards(source: str, prompts: Sequence[Sequence[Trajectory]], size: int, pass_reward: float) -> dict[str, float]:
     known = [[t.reward for t in answers if t.reward is not None] for answers in prompts]
     known = [rewards for rewards in known if rewards]
@@ -66,6 +85,9 @@ def _rewards(source: str, prompts: Sequence[Sequence[Trajectory]], size: int, pa
         values[f"{core}/mean@{size}"] = values[f"val/test_score/{source}"] = fmean(map(fmean, known))
         if size > 1:
             values[f"{aux}/std@{size}"] = fmean(map(pstdev, known))
+    agreed = [majority(answers) for answers in prompts if len(answers) == size > 1]
+    if worth := [value for value in agreed if value is not None]:
+        values[f"{core}/maj@{size}/mean"] = fmean(worth)
     for k in _powers_of_two_and(size):
         enough = [rewards for rewards in known if len(rewards) >= k]
         if not enough:

@@ -19,6 +19,7 @@ from asyncrl.data.template import TemplateRefused
 from asyncrl.data.values import Json
 from asyncrl.envs.base import Environment, Message, Reward, StepResult
 from asyncrl.errors import DataError
+from asyncrl.metrics.held_out import PRED
 from asyncrl.report.speeds import Durations
 from asyncrl.rollout.agent_states import AgentState, AgentStates, EpisodeState
 from asyncrl.rollout.hosted_environment import HostedEnvironment
@@ -126,6 +127,8 @@ class EpisodePlayer:
         extra: dict[str, object] = {}
         if task.with_text:
             extra = {"prompt_text": _as_text(begun.messages), "response_text": "\n".join(texts)}
+            if reward.answer is not None:
+                extra[PRED] = reward.answer
         try:
             return progress.finish(reward, finish_reason=finish_reason, num_turns=progress.num_turns, extra_info=extra)
         except TrajectoryError as error:

@@ -98,4 +98,5 @@ def key_of(scorer: str, row: PromptRow, text: str) -> bytes:
 
 
 def _size(key: bytes, reward: Reward) -> int:
-    return len(key) + _ENTRY_BYTES + sum(_PART_BYTES + len(name) for name in reward.parts)
+    parts = sum(_PART_BYTES + len(name) for name in reward.parts)
+    return len(key) + _ENTRY_BYTES + parts + 4 * len(reward.answer or "")

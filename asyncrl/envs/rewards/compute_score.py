@@ -2,9 +2,10 @@
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import replace
 
 from asyncrl.data.values import Json, kind
-from asyncrl.envs.rewards.result import Reward, reward_from
+from asyncrl.envs.rewards.result import Reward, reward_from, shortened
 from asyncrl.envs.rewards.table import REWARDS
 from asyncrl.errors import RewardError
 
@@ -26,7 +27,8 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra
     rewards = [
         reward_from(rule.compute_score(data_source, solution_str, truth, extra_info), data_source) for truth in truths
     ]
-    return max(rewards, key=lambda reward: reward.value or 0.0)
+    best = max(rewards, key=lambda reward: reward.value or 0.0)
+    return best if rule.answer is None else replace(best, answer=shortened(rule.answer(solution_str)))
 
 
 def check_sources(data_sources: Iterable[str]) -> None:

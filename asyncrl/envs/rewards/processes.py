@@ -233,8 +233,9 @@ def _inline(row: PromptRow, text: str) -> Outcome:
 def _outcome(answer: dict[str, Json]) -> Outcome:
     if "failure" in answer:
         return Outcome.failed("exception", str(answer["failure"]))
-    value, parts = answer["value"], answer["parts"]
+    value, parts, said = answer["value"], answer["parts"], answer["answer"]
     assert isinstance(value, int | float)
     assert isinstance(parts, dict)
+    assert said is None or isinstance(said, str)
     numbers = {name: float(x) for name, x in parts.items() if isinstance(x, int | float)}
-    return Outcome(SCORED, Reward(float(value), None, numbers))
+    return Outcome(SCORED, Reward(float(value), None, numbers, said))

@@ -7,14 +7,22 @@ from numbers import Real
 
 from asyncrl.errors import RewardError
 
+MAX_ANSWER_CHARS = 200
+
 
 @dataclass(frozen=True)
 class Reward:
-    """value is finite, or None with an error: such a trajectory is masked and counted, never trained on as 0."""
+    """value is finite, or None with an error: such a trajectory is masked and counted, never trained on as 0.
+
+    Attributes:
+        answer: what the text was taken to say, the same for texts that say the same, so that they can be counted as
+            votes; "" if it says nothing, None if nobody looked.
+    """
 
     value: float | None
     error: str | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
+    answer: str | None = None
 
     def __post_init__(self) -> None:
         if (self.value is None) != (self.error is not None):
@@ -27,7 +35,8 @@ def reward_from(returned: object, where: str) -> Reward:
     """The reward a function meant.
 
     Args:
-        returned: a number, a boolean (1 or 0), a numpy scalar, or a mapping with `score` whose other numbers are parts.
+        returned: a number, a boolean (1 or 0), a numpy scalar, or a mapping with `score`, whose other numbers are
+            parts, and `pred`, the answer that it took from the text, if it says so.
         where: the function's name, for the message.
     Raises:
         RewardError: anything else, or a score that is not finite; the message says what was returned.
@@ -40,7 +49,13 @@ def reward_from(returned: object, where: str) -> Reward:
     others = {str(name): value for name, value in returned.items() if name != "score"}
     # Parts are for people to read: text among them, as verl's functions return it, is no reason to fail.
     numbers = {name: _real(value) for name, value in others.items()}
-    return Reward(score, None, {name: x for name, x in numbers.items() if x is not None and math.isfinite(x)})
+    parts = {name: x for name, x in numbers.items() if x is not None and math.isfinite(x)}
+    return Reward(score, None, parts, shortened(returned["pred"]) if "pred" in returned else None)
+
+
+def shortened(answer: object) -> str:
+    """An answer as text, cut where only a text would be longer; "" of None."""
+    return "" if answer is None else str(answer).strip()[:MAX_ANSWER_CHARS]
 
 
 def rewards_in(returned: object, count: int, where: str) -> list[object]:

@@ -87,7 +87,7 @@ def _answer(score: Callable[[], Reward]) -> Json:
         reward = score()
     except BaseException as error:  # user code: SystemExit and the like must cost one reward, not the process
         return _failure(error)
-    return {"value": reward.value, "parts": dict(reward.parts)}
+    return {"value": reward.value, "parts": dict(reward.parts), "answer": reward.answer}
 
 
 def _failure(error: BaseException) -> Json:

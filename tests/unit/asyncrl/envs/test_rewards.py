@@ -166,7 +166,9 @@ class Tensor:
         (np.array(0.5), Reward(0.5)),
         (Tensor(), Reward(0.25)),
         ({"score": 1}, Reward(1.0)),
-        ({"score": 0.5, "format": True, "pred": "x", "bad": float("nan")}, Reward(0.5, None, {"format": 1.0})),
+        ({"score": 0.5, "format": True, "pred": "x", "bad": float("nan")}, Reward(0.5, None, {"format": 1.0}, "x")),
+        ({"score": 0, "pred": 7}, Reward(0.0, None, {"pred": 7.0}, "7")),
+        ({"score": 0, "pred": None}, Reward(0.0, None, {}, "")),
     ],
 )
 def test_numbers_of_every_kind_become_a_reward(returned: object, expected: Reward) -> None:
@@ -191,6 +193,27 @@ def test_numbers_of_every_kind_become_a_reward(returned: object, expected: Rewar
 def test_everything_else_is_refused_by_name_and_type(returned: object, words: str) -> None:
     with pytest.raises(RewardError, match=rf"compute_score.*{words}|compute_score{words}"):
         reward_from(returned, "compute_score")
+
+
+@pytest.mark.parametrize(
+    ("source", "same", "other"),
+    [
+        ("sort_digits", ["13", "13"], "31"),
+        ("arithmetic", ["7", " 7.0"], "8"),
+        ("gsm8k", ["so #### 1,000", "#### 1000.0"], "#### 10"),
+        ("gsm8k_flexible", ["#### 7", "it is 7 apples"], "8"),
+        ("math", [r"\boxed{x+1}", r"so \boxed{x+1}."], r"\boxed{x}"),
+    ],
+)
+def test_built_in_rewards_know_which_answers_say_the_same(source: str, same: list[str], other: str) -> None:
+    answers = [compute_score(source, text, "7").answer for text in (*same, other)]
+    assert answers[0] == answers[1] != answers[2]
+    assert all(answers)
+
+
+def test_an_answer_that_says_nothing_is_empty() -> None:
+    assert compute_score("gsm8k", "I do not know", "7").answer == ""
+    assert compute_score("math", "7 without a box", "7").answer == ""
 
 
 def test_a_reward_is_a_finite_value_or_an_error_never_both_or_neither() -> None:

@@ -1,12 +1,13 @@
 """What an evaluation says of its answers, against numbers worked out by hand and against the slow way."""
 
+from dataclasses import replace
 from itertools import combinations
 from statistics import fmean
 
 import numpy as np
 import pytest
 
-from asyncrl.metrics.held_out import best_of, held_out_score, measure
+from asyncrl.metrics.held_out import PRED, best_of, held_out_score, majority, measure
 from buffer import Row, Span, Trajectory
 
 
@@ -55,6 +56,29 @@ def test_best_and_spread_are_by_prompt_and_the_largest_k_is_core():
     assert values["val-aux/toy/reward/best@2/mean"] == pytest.approx(((2 + 4 + 4) / 3 + 1) / 2)
     assert values["val-aux/toy/reward/std@3"] == pytest.approx((8 / 3) ** 0.5 / 2)
     assert {"val-core/toy/reward/pass@1", "val-core/toy/reward/pass@2", "val-core/toy/reward/pass@3"} <= set(values)
+
+
+def said(*answers):
+    """(reward, what it says or None) of each answer of a prompt."""
+    return [replace(answer(reward), extra_info={} if word is None else {PRED: word}) for reward, word in answers]
+
+
+def test_the_majority_is_what_most_answers_say_and_the_first_of_equals():
+    assert majority(said((0.0, "6"), (1.0, "7"), (1.0, "7"))) == 1.0
+    assert majority(said((0.0, "6"), (1.0, "7"), (1.0, "7"), (0.0, "6"))) == 0.0
+    assert majority(said((0.0, ""), (0.0, ""), (1.0, "7"))) == 1.0, "an answer that says nothing has no vote"
+    assert majority(said((0.25, ""), (0.0, ""))) == 0.25
+    assert majority(said((1.0, "7"), (0.0, None))) is None
+    assert majority(said((1.0, "7"), (None, "7"))) is None
+
+
+def test_the_majority_is_a_mean_over_prompts_of_which_everything_is_known():
+    known = [said((1.0, "7"), (1.0, "7"), (0.0, "6")), said((0.0, "a"), (0.0, "a"), (1.0, "b"))]
+    unknown = [said((1.0, "7"), (1.0, None), (1.0, "7")), said((1.0, "7"))]
+    values = measure([("toy", answers) for answers in known + unknown], group_size=3, pass_reward=1.0)
+    assert values["val-core/toy/reward/maj@3/mean"] == 0.5
+    assert not any("maj@" in name for name in measure([("toy", said((1.0, "7")))], group_size=1, pass_reward=1.0))
+    assert not any("maj@" in name for name in measure([prompt(1.0, 0.0)], group_size=2, pass_reward=1.0))
 
 
 def test_one_answer_has_neither_a_best_nor_a_spread():

@@ -184,7 +184,7 @@ async def test_the_episodes_of_a_group_render_their_common_prompt_once() -> None
 async def test_text_is_kept_only_where_people_look() -> None:
     play = Play(([15, END], "stop"), ([16, END], "stop"), replies=("9",))
     play.task = replace(play.task, with_text=True)
-    assert dict((await play.run()).extra_info) == {"prompt_text": "user: 1234", "response_text": "5\n6"}
+    assert dict((await play.run()).extra_info) == {"prompt_text": "user: 1234", "response_text": "5\n6", "pred": "6"}
 
 
 @in_event_loop
