@@ -81,7 +81,7 @@ def _settings(args: argparse.Namespace, profile: "Profile") -> "list[Setting]":
     base = profile.setting if args.slots is None else profile.setting.model_copy(update={"slots": args.slots})
     splits = [(base.servers, base.ranks)]
     if args.devices is not None:
-        splits = splits_of(args.devices, profile.workload.devices_per_server)
+        splits = splits_of(args.devices, profile.workload.devices_per_server, profile.workload.devices_per_rank)
     return settings(
         base,
         limits=args.limits or sorted({0, 1, 2, 4, 8, base.limit}),

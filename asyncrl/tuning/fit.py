@@ -101,7 +101,7 @@ def setting_of(config: Config) -> Setting:
 
 
 def _workload(config: Config) -> Workload:
-    staleness = config.staleness
+    staleness, parallel = config.staleness, config.trainer.parallel
     return Workload(
         groups_per_step=config.schedule.groups_per_step,
         group_size=config.rollout.n,
@@ -111,6 +111,7 @@ def _workload(config: Config) -> Workload:
         wait_deadline_s=staleness.wait_deadline_s,
         checkpoint_every=config.trainer.checkpoint.every_steps,
         devices_per_server=config.inference.tp,
+        devices_per_rank=parallel.replicate * parallel.cp * parallel.tp,
     )
 
 

@@ -46,6 +46,8 @@ class Workload(Section):
     """trainer.checkpoint.every_steps."""
     devices_per_server: int = Field(1, ge=1)
     """inference.tp: what a server costs where devices are shared out."""
+    devices_per_rank: int = Field(1, ge=1)
+    """trainer.parallel: replicate x cp x tp, what one more of fsdp costs there. They stay as they are."""
 
 
 class Answers(Section):

@@ -49,20 +49,22 @@ def settings(
     ]
 
 
-def splits_of(devices: int, devices_per_server: int, *, most: int = 6) -> list[tuple[int, int]]:
-    """Ways to share out devices: (servers, ranks), evenly spaced if there are more than `most`.
+def splits_of(
+    devices: int, devices_per_server: int, devices_per_rank: int = 1, *, most: int = 6
+) -> list[tuple[int, int]]:
+    """Ways to share out devices: (servers, ranks), evenly spaced if there are more than `most`. Some may be left over.
 
     Raises:
         ConfigError: they do not reach for one server and one rank.
     """
     found = [
-        (servers, devices - servers * devices_per_server)
-        for servers in range(1, (devices - 1) // devices_per_server + 1)
+        (servers, (devices - servers * devices_per_server) // devices_per_rank)
+        for servers in range(1, (devices - devices_per_rank) // devices_per_server + 1)
     ]
     if not found:
         raise ConfigError(
-            f"{devices} devices are too few for one server of {devices_per_server} and one rank that trains. "
-            f"Give at least {devices_per_server + 1}."
+            f"{devices} devices are too few for one server of {devices_per_server} and one rank of {devices_per_rank} "
+            f"that trains. Give at least {devices_per_server + devices_per_rank}."
         )
     step = max(1.0, (len(found) - 1) / (most - 1))
     return sorted({found[min(round(i * step), len(found) - 1)] for i in range(min(most, len(found)))})

@@ -65,9 +65,16 @@ def test_many_devices_are_looked_at_in_a_few_ways_from_end_to_end() -> None:
     assert (found[0], found[-1]) == ((1, 63), (63, 1))
 
 
+def test_a_rank_that_is_split_further_costs_all_its_devices() -> None:
+    assert splits_of(8, 1, 2) == [(1, 3), (2, 3), (3, 2), (4, 2), (5, 1), (6, 1)]
+    assert splits_of(8, 2, 4) == [(1, 1), (2, 1)]
+
+
 def test_too_few_devices_are_refused() -> None:
-    with pytest.raises(ConfigError, match="4 devices are too few for one server of 4 and one rank"):
+    with pytest.raises(ConfigError, match="4 devices are too few for one server of 4 and one rank of 1"):
         splits_of(4, 4)
+    with pytest.raises(ConfigError, match=r"one server of 1 and one rank of 2 that trains\. Give at least 3"):
+        splits_of(2, 1, 2)
 
 
 def test_the_search_simulates_each_setting() -> None:
