@@ -1,14 +1,16 @@
 """Start, watch and stop the process of one inference server; which server is a row of ENGINES.
 
-The server is the leader of a process group of its own, so that a Ctrl-C at the terminal reaches only its host, which
-stops it in order, and so that its children end with it. It ends when the host ends, however that ends.
+The server is in a process group of its own, so that a Ctrl-C at the terminal reaches only its host, which stops it in
+order. It ends when the host ends, however that ends, and all that it started with it: see reaper.
 """
 
 import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -27,13 +29,8 @@ LOADER = "weightsync.sglang_loader.load"
 STAGE_DIR = "ASYNCRL_STAGE_DIR"
 MODEL_VERSION = "ASYNCRL_MODEL_VERSION"
 
-# The kernel keeps the wish across exec. The second line: the parent may have ended before the first.
-_DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-os.getppid() == int(sys.argv[1]) or sys.exit("the parent has ended")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
+_REAPER = Path(__file__).with_name("reaper.py")
+REAPED_S = 5.0  # what is killed is gone in a moment, unless a device driver holds it
 
 
 @dataclass(frozen=True)
@@ -183,13 +180,15 @@ def reserve_port(host: str, wanted: int) -> ReservedPort:
 
 
 class ServerProcess:
-    """One life of a server process, from start to stop. Use it in the main thread's event loop: the kernel ties the
-    server's life to the thread that started it."""
+    """One life of a server process, from start to stop. On Linux its process is the reaper's, the leader of the
+    server's group, which ends as the server does once nothing of it is left."""
 
     def __init__(self, name: str, what: Command, log: Path, *, stop_timeout_s: float = 20.0) -> None:
         self.name, self.log = name, log
         self._command, self._stop_timeout_s = what, stop_timeout_s
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = asyncio.Event()
+        self._lifeline: int | None = None  # the reaper sees its end, and so ours
 
     @property
     def pid(self) -> int | None:
@@ -199,7 +198,7 @@ class ServerProcess:
     @property
     def exit_code(self) -> int | None:
         """Exit code, negative for a signal, None while it runs or before it was started."""
-        return None if self._process is None else self._process.returncode
+        return None if self._process is None else self._process.poll()
 
     async def start(self, is_ready: Callable[[], Awaitable[object]], timeout_s: float) -> None:
         """Start the process and wait until `is_ready` answers instead of raising ServerUnavailable.
@@ -207,19 +206,7 @@ class ServerProcess:
         Raises:
             ServerUnavailable: the process ended, or `timeout_s` passed; the end of its log is in the message.
         """
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        argv = list(self._command.argv)
-        if sys.platform == "linux":
-            argv = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *argv]
-        with self.log.open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **self._command.env},
-                start_new_session=True,
-            )
+        self._launch()
         deadline, pause_s = time.monotonic() + timeout_s, 0.05
         while True:
             try:
@@ -241,13 +228,41 @@ class ServerProcess:
             await waits.pause("host waits for its server to start", pause_s)
             pause_s = min(1.0, pause_s * 1.5)
 
+    def _launch(self) -> None:
+        """Not by asyncio, which kills its children when a loop is closed over them: that would be the reaper."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        argv = list(self._command.argv)
+        if sys.platform == "linux":
+            argv = [sys.executable, "-I", "-S", str(_REAPER), *argv]
+        with contextlib.ExitStack() as stack:
+            output = stack.enter_context(self.log.open("ab"))
+            theirs, self._lifeline = os.pipe()
+            stack.callback(os.close, theirs)
+            process = self._process = subprocess.Popen(
+                argv,
+                stdin=theirs,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **self._command.env},
+                start_new_session=True,
+            )
+        loop = asyncio.get_running_loop()
+
+        def wait() -> None:
+            process.wait()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(self._ended.set)
+
+        threading.Thread(target=wait, name=f"waits for {self.name}", daemon=True).start()
+
     async def ended(self) -> int:
         """Wait for the process to end; its exit code."""
         assert self._process is not None, "the server was not started"
-        return await self._process.wait()
+        await self._ended.wait()
+        return self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, then SIGKILL when that does not help; children of the server end with it. Repeating is harmless.
+        """SIGTERM, then SIGKILL when that does not help; all that the server started ends too. Repeating is harmless.
 
         The first is for the server alone, which ends its children in order: SGLang takes one that was signalled beside
         it for a crash, and looks into that for seconds.
@@ -255,14 +270,21 @@ class ServerProcess:
         if self._process is None:
             return
         if self.exit_code is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            with waits.timed(f"waiting for {self.name} to stop"), contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._stop_timeout_s):
-                    await self._process.wait()
+            self._process.terminate()  # the reaper passes it on
+            await self._ends_within(self._stop_timeout_s)
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
+            if sys.platform == "linux":
+                await self._ends_within(REAPED_S)
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # also whoever is left of its group
-        await self._process.wait()
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._ended.wait()
+
+    async def _ends_within(self, seconds: float) -> None:
+        with waits.timed(f"waiting for {self.name} to stop"), contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
 
     def log_tail(self, num_chars: int = 2000) -> str:
         """The end of the log, for messages."""

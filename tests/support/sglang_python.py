@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from asyncrl.inference import reaper
+
 ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "ASYNCRL_SGLANG_PYTHON"
 """Environment variable: interpreter of an environment with SGLang; without it, .venv-sglang of `scripts/setup`."""
@@ -42,8 +44,9 @@ def warm_python() -> Path:
     switches = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [python, "-m", "tests.support.warm_sglang", str(path)],
-            stdin=subprocess.PIPE,  # it ends when this one does, however that ends
+            # It ends when this process does, however that ends, and its servers with it.
+            [sys.executable, "-I", "-S", reaper.__file__, python, "-m", "tests.support.warm_sglang", str(path)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
             env={**os.environ, **switches},

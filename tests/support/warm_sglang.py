@@ -6,8 +6,8 @@ launch_server with its own arguments and environment. Only the way its processes
 children by spawn, which imports everything again in each; here they are forked too.
 
 A connection carries the three standard streams and a JSON line {argv, env, cwd}; then one byte for each signal to pass
-on. The answer is the exit status. A connection that ends takes its server with it, children included, and so does this
-process's standard input.
+on. The answer is the exit status. A connection that ends takes its server with it, children included; the end of this
+process is its reaper's business.
 """
 
 import contextlib
@@ -40,14 +40,9 @@ def main(path: str) -> None:
     print("ready", flush=True)
     watch = selectors.DefaultSelector()
     watch.register(listener, selectors.EVENT_READ)
-    watch.register(sys.stdin, selectors.EVENT_READ)
     servers: dict[socket.socket, int] = {}
     while True:
         for key, _ in watch.select():
-            if key.fileobj is sys.stdin:
-                for server in servers.values():
-                    end_group(server)
-                os._exit(0)  # threads that an import began must not keep it
             if key.fileobj is listener:
                 connection, _ = listener.accept()
                 servers[connection] = pid = fork_server(connection, [listener, *servers])
