@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from transformers import DynamicCache
 
 from asyncrl.data.rows import PromptRow
 from asyncrl.inference.activation import Kv
@@ -23,6 +22,7 @@ from tests.support.episode_settings import episode_settings
 from tests.support.event_loop import in_event_loop
 from tests.support.local_models import save_model
 from tests.support.rollout_cluster import RolloutCluster, Trainer
+from tests.support.sampled_by import assert_sampled_by
 from tests.support.sglang_python import skip_without_sglang, warm_python
 
 PROMPTS = ([3, 1, 4, 1, 5], [2, 7, 1, 8], [9], [4, 0])
@@ -65,23 +65,6 @@ async def stand_still(cluster: RolloutCluster) -> None:
 def served_weights(trainer: Trainer) -> nn.Module:
     """What servers hold of the trainer's model, in float32."""
     return copy.deepcopy(trainer.model).to(torch.bfloat16).float().eval()
-
-
-@torch.no_grad()
-def assert_sampled_by(models: dict[int, nn.Module], row: Row, *, keeps: bool, error: float) -> None:
-    """The tokens of each span have the logprobs of its version's model, which reads all tokens before them; or, if it
-    `keeps`, what the versions before it have read, with their keys and values."""
-    ids, at, cache, num_read = torch.from_numpy(row.token_ids.astype("int64")), row.num_prompt_tokens, DynamicCache(), 0
-    for span in row.spans:
-        if not keeps:
-            cache, num_read = DynamicCache(), 0
-        end = at + span.num_tokens
-        logits = models[span.version](ids[num_read : end - 1].unsqueeze(0), past_key_values=cache).logits[0]
-        num_read = end - 1
-        expected = logits[-span.num_tokens :].log_softmax(-1).gather(1, ids[at:end].unsqueeze(1)).squeeze(1)
-        torch.testing.assert_close(torch.from_numpy(row.logprobs[at:end]), expected, atol=error, rtol=0)
-        at = end
-    assert at == len(ids)
 
 
 @pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
