@@ -17,6 +17,7 @@ def test_its_figures_are_there_and_no_session_is_mixed_up() -> None:
     }
     assert 0 < figures["gateway_p50_ms_8"] <= figures["gateway_p99_ms_8"] <= figures["gateway_max_ms_8"]
     assert figures["gateway_cpu_ms_per_request"] > 0
+    assert 0 < figures["gateway_control_p50_ms"] <= figures["gateway_control_p99_ms"]
 
 
 def test_a_trajectory_with_a_foreign_mark_or_another_answer_is_not_its_own() -> None:

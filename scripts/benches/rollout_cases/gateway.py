@@ -2,7 +2,8 @@
 
 Three processes: a fast fake engine at a stated speed, the gateway, and this one, which is all the harnesses. Requests
 are chat completions, open loop: latency counts from when a request was due. Overhead is that less the engine's stated
-time for the answer's tokens, so what the engine and this process are late by counts against the gateway.
+time for the answer's tokens, so what the engine and this process are late by counts against the gateway. How much that
+is, is measured beside it: the same load straight at the engine.
 """
 
 import asyncio
@@ -15,7 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scripts.benches.rollout_cases.gateway_load import Harness, Load, Outcome, drive, percentile
+from asyncrl.rollout.chat import ChatTemplate
+from scripts.benches.rollout_cases.gateway_load import (
+    OBSERVATION,
+    SIGN,
+    EngineClient,
+    Harness,
+    Load,
+    Outcome,
+    drive,
+    percentile,
+)
+from tests.support import fast_engine
 from tests.support.fast_engine import running_engine
 from tests.support.gateway_process import RunningGateway, Settings, make_model, running_gateway
 
@@ -37,7 +49,8 @@ def measure(
     """Figures of one run.
 
     Returns:
-        `gateway_p99_ms_1000` and `gateway_p50_ms_1000`: overhead in milliseconds; `gateway_kb_per_session`: growth of
+        `gateway_p99_ms_1000` and `gateway_p50_ms_1000`: overhead in milliseconds; `gateway_control_p99_ms` and
+        `_p50_ms`: the same without a gateway, in conversations as long; `gateway_kb_per_session`: growth of
         the gateway's resident memory over the load, by session; `gateway_mixed_up`: answers and trajectories that
         are not exactly their session's; `gateway_forks`: rows that were begun anew; `gateway_cpu_ms_per_request`: CPU
         of the gateway; `gateway_skipped`: requests that no session was idle for.
@@ -47,7 +60,35 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         speed = replace(make_model(Path(folder)), tokens_per_s=TOKENS_PER_S)
         with running_engine(speed) as engine, running_gateway(engine, Path(folder), SETTINGS) as gateway:
-            return asyncio.run(_measured(gateway, num_sessions, requests_per_s, duration_s, warm_up_s))
+            clients = _engine_clients(engine, Path(folder), speed, num_sessions)
+            alone = asyncio.run(_control(clients, Load(requests_per_s, duration_s / 3)))
+            return alone | asyncio.run(_measured(gateway, num_sessions, requests_per_s, duration_s, warm_up_s))
+
+
+async def _control(clients: Sequence[EngineClient], load: Load) -> Figures:
+    """The figures of the engine and of this process without a gateway."""
+    first = Outcome()
+    for begin in range(0, len(clients), AT_ONCE):
+        await asyncio.gather(*(client.turn(first) for client in clients[begin : begin + AT_ONCE]))
+    outcome = await _driven(clients, load)
+    for client in clients:
+        await client.close()
+    assert not first.num_mixed_up + outcome.num_mixed_up, "the engine answers what it was asked"
+    overhead_ms = [1000 * one for one in outcome.overheads_s(TOKENS_PER_S)]
+    return {
+        "gateway_control_p50_ms": round(percentile(overhead_ms, 0.5), 2),
+        "gateway_control_p99_ms": round(percentile(overhead_ms, 0.99), 2),
+    }
+
+
+async def _driven(harnesses: Sequence[Harness], load: Load) -> Outcome:
+    """What came of a load, without a stop of this process to look for cycles in a thousand conversations."""
+    gc.collect()
+    gc.disable()
+    try:
+        return await drive(harnesses, load)
+    finally:
+        gc.enable()
 
 
 async def _measured(
@@ -59,12 +100,7 @@ async def _measured(
     for begin in range(0, num_sessions, AT_ONCE):
         await asyncio.gather(*(harness.turn(first) for harness in harnesses[begin : begin + AT_ONCE]))
     cpu_before_s = _cpu_s(gateway.pid)
-    gc.collect()
-    gc.disable()  # a look at a thousand conversations would stop this process, and count against the gateway
-    try:
-        outcome = await drive(harnesses, Load(requests_per_s, duration_s))
-    finally:
-        gc.enable()
+    outcome = await _driven(harnesses, Load(requests_per_s, duration_s))
     cpu_s, after = _cpu_s(gateway.pid) - cpu_before_s, gateway.report()
     num_foreign = await _foreign(gateway, harnesses)
     overhead_ms = [1000 * one for one in outcome.overheads_s(TOKENS_PER_S)]
@@ -81,6 +117,17 @@ async def _measured(
         "gateway_skipped": outcome.num_skipped,
         "load_max_late_ms": round(1000 * outcome.max_late_s, 2),
     }
+
+
+def _engine_clients(engine: str, model: Path, speed: fast_engine.Settings, count: int) -> list[EngineClient]:
+    """Clients whose turns have as many ids as those of `_harnesses` have."""
+    chat, port = ChatTemplate.from_model_dir(model), int(engine.rpartition(":")[2])
+    asked = chat.render([{"role": "user", "content": f"{OBSERVATION}{SIGN}"}], add_generation_prompt=False)
+    asked = asked[: asked.index(speed.sign_id) + 1]
+    marks = [f"e{index}" for index in range(count)]
+    return [
+        EngineClient(port, mark, asked, chat.encode(f"{mark}.0 goes on with this"), speed.stop_id) for mark in marks
+    ]
 
 
 def _harnesses(gateway: RunningGateway, prefix: str, count: int) -> list[Harness]:

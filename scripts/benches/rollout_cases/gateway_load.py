@@ -1,8 +1,8 @@
 """Many harnesses at once, open loop: a request is sent when its time has come, whatever became of those before it.
 
-Each harness keeps one connection and one conversation. Its messages carry its own mark behind a sign, which the fast
-engine repeats; so an answer of another session, or of another turn, is seen at once. Times count from when a request
-was due, not from when it could be sent.
+Each harness keeps one connection and one conversation; or a client of the engine does, without a gateway between. Its
+messages carry its own mark behind a sign, which the fast engine repeats; so an answer of another session, or of another
+turn, is seen at once. Times count from when a request was due, not from when it could be sent.
 """
 
 import asyncio
@@ -111,6 +111,34 @@ class Harness:
             self._streams[1].close()
             await self._streams[1].wait_closed()
             self._streams = None
+
+
+class EngineClient(Harness):
+    """A conversation of as many ids at the engine itself: what a harness's turn takes without a gateway.
+
+    Args:
+        asked, answer: ids of every turn's question, its sign the last of them, and of every answer.
+        stop_id: ends both.
+    """
+
+    def __init__(self, port: int, mark: str, asked: Sequence[int], answer: Sequence[int], stop_id: int) -> None:
+        super().__init__(port, "", mark)
+        self._asked, self._answer, self._stop_id = list(asked), list(answer), stop_id
+        self._ids: list[int] = []
+
+    async def turn(self, outcome: Outcome) -> int:
+        """Ask once more, with all that was said."""
+        ids = [*self._ids, *self._asked, *self._answer, self._stop_id]
+        sampling = {"max_new_tokens": len(self._answer) + 1}
+        request = {"input_ids": ids, "sampling_params": sampling, "rid": f"{self.mark}.{self.num_turns}"}
+        status, body = await self.post("/generate", request)
+        if status != 200:
+            raise RuntimeError(f"{self.mark}: the engine answered with status {status}: {body}")
+        found: list[int] = body["output_ids"]
+        outcome.num_mixed_up += found != [*self._answer, self._stop_id]
+        self._ids = [*ids, *found]
+        self.num_turns += 1
+        return len(found)
 
 
 async def drive(harnesses: Sequence[Harness], load: Load) -> Outcome:
