@@ -64,11 +64,10 @@ class Batcher:
     """Collects short questions and asks them together. Bound to the event loop that it is used in.
 
     `ask` sends one request for questions of one key and gives an answer, or what is wrong with it, for each.
-    `max_questions` 1: each is asked at once, by itself.
     """
 
-    def __init__(self, ask: Ask, max_questions: int = MAX_QUESTIONS) -> None:
-        self._ask, self._max_questions = ask, max_questions
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
         self._waiting: dict[Hashable, _Batch] = {}
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -77,7 +76,7 @@ class Batcher:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         batch = self._waiting.setdefault(question.key, _Batch())
         batch.add(question, future)
-        if len(batch.futures) >= self._max_questions:
+        if len(batch.futures) >= MAX_QUESTIONS:
             self._send(question.key, batch)
         elif len(batch.futures) == 1:
             asyncio.get_running_loop().call_later(LINGER_S, self._send, question.key, batch)

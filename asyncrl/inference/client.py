@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ServerError
-from asyncrl.inference.batching import MAX_QUESTIONS, Batcher, Question
+from asyncrl.inference.batching import Batcher, Question
 from asyncrl.inference.connections import Connections
 from asyncrl.inference.errors import BUSY, MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
 from asyncrl.inference.experts import ExpertCounts
@@ -60,7 +60,7 @@ class ServerClient:
         self._connections = Connections(self.url, headers)
         # Abort matches by prefix, so no id may begin with another: all have one length.
         self._ids, self._num_requests = uuid.uuid4().hex, 0
-        self._batcher = Batcher(self._ask, MAX_QUESTIONS if batches else 1)
+        self._batcher = Batcher(self._ask) if batches else None
 
     async def close(self) -> None:
         """Close idle connections; those in use are closed when their request ends."""
@@ -100,7 +100,7 @@ class ServerClient:
                 "sent: it would kill the server. The tokenizer does not belong to model.path."
             )
         question = Question(rid or self.next_rid(), token_ids, sampling, extra_key, deadline_s)
-        if question.is_short:
+        if self._batcher is not None and question.is_short:
             return await self._batcher.answer(question)
         answer = (await self._ask((question,)))[0]
         if isinstance(answer, Exception):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from asyncrl.errors import ServerError
-from asyncrl.inference.batching import Batcher, Question
+from asyncrl.inference.batching import Question
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused
 from asyncrl.inference.protocol import Answer, LoaderStatus, Loads, ModelInfo, PauseMode, parse_answer, parse_status
@@ -43,8 +43,7 @@ class VllmClient(ServerClient):
     """One vLLM server by address; takes and raises what ServerClient does."""
 
     def __init__(self, url: str, **settings: Any) -> None:  # Any: ServerClient's, as they are
-        super().__init__(url, **settings)
-        self._batcher = Batcher(self._ask, max_questions=1)  # the route takes one prompt
+        super().__init__(url, **{**settings, "batches": False})  # the route takes one prompt
 
     async def _ask(self, questions: Sequence[Question]) -> list[Answer | Exception]:
         return [await self._ask_one(question) for question in questions]

@@ -7,7 +7,6 @@ Only the second kind is ever trained on. Nothing is decoded and encoded again: t
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from asyncrl.data.policies import SAMPLED
 from asyncrl.data.routed_experts import COLUMN
@@ -36,6 +35,7 @@ class TrajectoryBuilder:
         self.token_ids: list[int] = []
         """Ids of the current row: what the next request continues."""
         self._rows: list[Row] = []
+        self._begun: Row | None = None
         self._num_prompt_tokens = 0
         self._sampled: list[tuple[int, Sequence[float]]] = []
         self._spans: list[Span] = []
@@ -58,7 +58,7 @@ class TrajectoryBuilder:
         """Start a row with its prompt; the row before it is complete."""
         if self.token_ids:
             self._rows.append(self._row())
-        self.token_ids = list(prompt_ids)
+        self.token_ids, self._begun = list(prompt_ids), None
         self._num_prompt_tokens = len(prompt_ids)
         self._sampled, self._spans, self._experts = [], [], None
 
@@ -71,9 +71,8 @@ class TrajectoryBuilder:
         """
         self.clear()
         *self._rows, last = rows
-        self.token_ids = [int(token) for token in last.token_ids]
+        self.token_ids, self._begun = last.token_ids.tolist(), last
         self._num_prompt_tokens = last.num_prompt_tokens
-        self._sampled = [(first, last.logprobs[first:end].tolist()) for first, end in _runs(last.mask)]
         self._spans = list(last.spans)
         if COLUMN in last.columns:
             experts = last.columns[COLUMN].astype(np.int16)
@@ -163,26 +162,20 @@ class TrajectoryBuilder:
         )
 
     def _row(self) -> Row:
-        mask = np.zeros(len(self.token_ids), dtype=np.bool_)
-        logprobs = np.zeros(len(self.token_ids), dtype=np.float32)
+        begun = self._begun
+        first = 0 if begun is None else len(begun.token_ids)
+        num_added = len(self.token_ids) - first
+        token_ids = np.array(self.token_ids[first:], dtype=np.uint32)
+        mask = np.zeros(num_added, dtype=np.bool_)
+        logprobs = np.zeros(num_added, dtype=np.float32)
         for start, values in self._sampled:
-            mask[start : start + len(values)] = True
-            logprobs[start : start + len(values)] = values
+            mask[start - first : start - first + len(values)] = True
+            logprobs[start - first : start - first + len(values)] = values
+        if begun is not None:  # as arrays: a conversation of many turns is not made into one anew after each of them
+            token_ids = np.concatenate([begun.token_ids, token_ids])
+            mask, logprobs = np.concatenate([begun.mask, mask]), np.concatenate([begun.logprobs, logprobs])
         columns = {}
         if self._experts is not None:
             columns[COLUMN] = np.full((len(mask), *self._experts.shape[1:]), -1, dtype=self._experts.dtype)
             columns[COLUMN][: len(self._experts)] = self._experts
-        return Row(
-            token_ids=np.array(self.token_ids, dtype=np.uint32),
-            mask=mask,
-            logprobs=logprobs,
-            spans=tuple(self._spans),
-            num_prompt_tokens=self._num_prompt_tokens,
-            columns=columns,
-        )
-
-
-def _runs(mask: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(first, end) of each run of True."""
-    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False))
-    return [(int(first), int(end)) for first, end in edges.reshape(-1, 2)]
+        return Row(token_ids, mask, logprobs, tuple(self._spans), self._num_prompt_tokens, columns)

@@ -67,6 +67,7 @@ async def serving(app: ASGIApp, bound: socket.socket, *, grace_s: int = 2) -> As
         lifespan="off",
         log_level="warning",
         access_log=False,  # paths have keys in them
+        proxy_headers=False,  # nobody asks who a client is
         ws="none",
         http=BoundedHttp,
         backlog=BACKLOG,

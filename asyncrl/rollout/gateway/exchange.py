@@ -16,6 +16,9 @@ from asyncrl.rollout.gateway.server_sent_events import CONTENT_TYPE
 
 T = TypeVar("T")
 CLIENT_CLOSED = 499  # nobody reads it; what proxies log for it
+CONNECTION_LOST = "connection_lost"
+"""In the state of a request's scope: a future that is done when the client has left. A server need not give it, but
+without it a task of its own waits for that."""
 
 
 async def read_object(request: Request, max_bytes: int) -> tuple[bytes, dict[str, Json]]:
@@ -53,17 +56,31 @@ async def while_connected(request: Request, answering: Coroutine[None, None, T])
     Raises:
         ProtocolError: the client left.
     """
-    task, gone = asyncio.ensure_future(answering), asyncio.ensure_future(_gone(request))
+    task = asyncio.ensure_future(answering)
     try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ProtocolError(CLIENT_CLOSED, "invalid_request", "The client left.")
+        await done_while_connected(request, task)
         return task.result()
     finally:
-        gone.cancel()
         if not task.done():
             task.cancel()
             await asyncio.wait((task,))
+
+
+async def done_while_connected(request: Request, task: "asyncio.Future[T]") -> None:
+    """Wait until a task is done, which others may wait for too: it goes on. The body must have been read.
+
+    Raises:
+        ProtocolError: the client left before.
+    """
+    lost = request.scope.get("state", {}).get(CONNECTION_LOST)
+    gone = asyncio.ensure_future(_gone(request)) if lost is None else lost
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if lost is None:
+            gone.cancel()
+    if not task.done():
+        raise ProtocolError(CLIENT_CLOSED, "invalid_request", "The client left.")
 
 
 class Bodies:

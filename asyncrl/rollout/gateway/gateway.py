@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from asyncrl import waits
 from asyncrl.config import GatewayConfig
@@ -26,6 +27,7 @@ from asyncrl.rollout.gateway.session_player import PlaySettings, SessionPlayer
 from asyncrl.rollout.gateway.session_routes import SessionRoutes
 from asyncrl.rollout.gateway.session_turns import SessionTurns
 from asyncrl.rollout.gateway.sessions import SessionLimits, Sessions
+from asyncrl.rollout.gateway.turn_dispatch import TurnDispatch
 from asyncrl.rollout.gateway.turn_planning import TurnPlanner
 from asyncrl.rollout.gateway.turn_taking import TurnSettings, TurnTaker
 from asyncrl.rollout.turns import EpisodeSettings, Generator
@@ -141,7 +143,7 @@ class Gateway:
         self.counts["sessions_online"] += 1
         return session
 
-    def _app(self, key: str) -> Starlette:
+    def _app(self, key: str) -> ASGIApp:
         access = Access(key, self.sessions, self._open_online)
         bodies = Bodies(self._config.max_body_bytes, self._config.max_bytes)
         protocols = ProtocolRoutes(access, self._turns, bodies, model_name=self._config.model_name)
@@ -154,7 +156,7 @@ class Gateway:
             base_url=lambda: self.url,
             why_none=lambda: self.why_none(),
         )
-        return Starlette(routes=[*protocols.routes(), *runners.routes()])
+        return TurnDispatch(protocols.turns(), Starlette(routes=[*protocols.routes(), *runners.routes()]))
 
 
 def _turn_settings(config: GatewayConfig) -> TurnSettings:

@@ -44,16 +44,20 @@ def key_of(message: Mapping[str, Json]) -> MessageKey:
     Left out are ids of calls, which a harness may draw anew. White space around what an assistant says does not count:
     harnesses trim it.
     """
-    content = message.get("content")
-    if message.get("role") == "assistant":
-        content = content.strip() if isinstance(content, str) else content or ""
+    role, content = message.get("role"), message.get("content") or ""
+    if role == "assistant" and isinstance(content, str):
+        content = content.strip()
     others: dict[str, Json] = {
         name: value for name, value in message.items() if name not in _NOT_SAID and value is not None
     }
-    calls = message.get("tool_calls")
-    said: Json = [others, content or "", [_call(call) for call in calls] if isinstance(calls, list) else []]
-    reasoning = message.get("reasoning_content")
-    return MessageKey(_digest(said), _digest(reasoning.strip()) if isinstance(reasoning, str) and reasoning else None)
+    listed, reasoning = message.get("tool_calls"), message.get("reasoning_content")
+    calls: list[Json] = [_call(call) for call in listed] if isinstance(listed, list) else []
+    if isinstance(role, str) and isinstance(content, str) and not calls and len(others) == 1:
+        # What most messages are: as text, in a form that no JSON has, at a quarter of the cost.
+        said = _digest_text(f"\0{len(role)}:{role}{content}")
+    else:
+        said = _digest([others, content, calls])
+    return MessageKey(said, _digest(reasoning.strip()) if isinstance(reasoning, str) and reasoning else None)
 
 
 def num_shared(request: Sequence[MessageKey], row: Sequence[MessageKey]) -> int:
@@ -115,5 +119,9 @@ def _arguments(arguments: Json) -> Json:
 
 
 def _digest(value: Json) -> bytes:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+    return _digest_text(json.dumps(value, sort_keys=True, separators=(",", ":")))
+
+
+def _digest_text(text: str) -> bytes:
+    # Half of a surrogate pair is a message too, as it is in JSON's escapes.
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Protocol, runtime_checkable
 
@@ -14,13 +14,21 @@ from asyncrl.data.values import Json
 from asyncrl.rollout.gateway import openai_models
 from asyncrl.rollout.gateway.access import Access
 from asyncrl.rollout.gateway.conversation import ProtocolError, Translator, TurnRequest
-from asyncrl.rollout.gateway.exchange import Bodies, TurnStream, read_object, refusal, reply, while_connected
+from asyncrl.rollout.gateway.exchange import (
+    Bodies,
+    TurnStream,
+    done_while_connected,
+    read_object,
+    refusal,
+    reply,
+    while_connected,
+)
 from asyncrl.rollout.gateway.openai_errors import openai_error
 from asyncrl.rollout.gateway.session_turns import Repeat, SessionTurns
 from asyncrl.rollout.gateway.translators import TRANSLATORS
+from asyncrl.rollout.gateway.turn_dispatch import SESSION_PREFIX, Handler
 
-Handler = Callable[[Request], Awaitable[Response]]
-SESSION = "/s/{session}"
+SESSION = f"{SESSION_PREFIX}{{session}}"
 """Before a protocol's path: the session's key, or the name of an online session."""
 IDEMPOTENCY_KEY, RETRY_COUNT = "idempotency-key", "x-stainless-retry-count"
 """Headers of a request that may come again: its key; and how often the official clients have sent it already."""
@@ -52,8 +60,12 @@ class ProtocolRoutes:
         self._access, self._turns, self._bodies, self._model_name = access, turns, bodies, model_name
         self._created_s = int(time.time())
 
+    def turns(self) -> dict[str, Handler]:
+        """The handlers of turns, all POST, by path."""
+        return {translator.path: self._turn(translator) for translator in TRANSLATORS}
+
     def routes(self) -> list[Route]:
-        """All of them."""
+        """All of them, those of turns included: other methods than POST are refused there."""
         return [
             Route(f"{prefix}{path}", handler, methods=[method])
             for method, path, handler in self._handlers()
@@ -87,7 +99,8 @@ class ProtocolRoutes:
             turn.join()
             held.callback(turn.leave)
             if not asked.stream:
-                return reply(translator.render(await while_connected(request, turn.answer()), asked))
+                await done_while_connected(request, turn.task)
+                return reply(translator.render(turn.result(), asked))
             # A refusal has a status of its own as long as nothing was sent.
             await while_connected(request, turn.begun())
             return TurnStream(translator.stream(turn.pieces(), asked), held.pop_all())

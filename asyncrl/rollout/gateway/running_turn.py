@@ -45,14 +45,20 @@ class RunningTurn:
     async def answer(self) -> TurnAnswer:
         """The whole answer. Raises what sampling raised."""
         await asyncio.wait((self.task,))
-        return self._result()
+        return self.result()
+
+    def result(self) -> TurnAnswer:
+        """The answer of a turn that is done. Raises what sampling raised."""
+        if self.task.cancelled():
+            raise ProtocolError(409, "conflict", "The turn was given up: its session has ended.")
+        return self.task.result()
 
     async def begun(self) -> None:
         """Wait for a piece with something to show. Raises what sampling raised instead."""
         while len(self._pieces) < 2 and not self.task.done():  # the first one only names the answer
             await self._change()
         if self.task.done():
-            self._result()
+            self.result()
 
     async def pieces(self) -> AsyncIterator[TurnDelta]:
         """The pieces from the first one on, the last of which has the answer. Raises what sampling raised."""
@@ -64,12 +70,7 @@ class RunningTurn:
             if self.task.done():
                 break
             await self._change()
-        yield TurnDelta(answer=self._result())
-
-    def _result(self) -> TurnAnswer:
-        if self.task.cancelled():
-            raise ProtocolError(409, "conflict", "The turn was given up: its session has ended.")
-        return self.task.result()
+        yield TurnDelta(answer=self.result())
 
     async def _change(self) -> None:
         changed = asyncio.get_running_loop().create_future()

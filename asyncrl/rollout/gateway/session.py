@@ -11,7 +11,7 @@ from asyncrl.envs.base import Reward
 from asyncrl.rollout.gateway.conversation import ProtocolError
 from asyncrl.rollout.gateway.messages import MessageKey
 from asyncrl.rollout.gateway.running_turn import RunningTurn
-from asyncrl.rollout.gateway.session_row import AnswerEnd, SessionRow, joined
+from asyncrl.rollout.gateway.session_row import AnswerEnd, SessionRow
 from asyncrl.rollout.turns import EpisodeTask
 from buffer import Row
 
@@ -39,7 +39,7 @@ class PlannedTurn:
         base: the row that it makes longer; None: it begins one.
         keys: of the request: tools and messages.
         ends: of the answers before it.
-        token_ids: what the model reads.
+        token_ids: what the model reads behind that row.
     """
 
     number: int
@@ -47,6 +47,11 @@ class PlannedTurn:
     keys: tuple[MessageKey, ...]
     ends: tuple[AnswerEnd, ...]
     token_ids: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the model reads."""
+        return len(self.token_ids) + (0 if self.base is None else len(self.base.row.token_ids))
 
 
 @dataclass(eq=False)
@@ -148,21 +153,19 @@ class Session:
         """The turn has no answer: it leaves nothing behind."""
         self._busy[turn.number] -= 1
 
-    def finish(self, turn: PlannedTurn, sampled: Row, answer: MessageKey) -> None:
+    def finish(self, turn: PlannedTurn, row: Row, answer: MessageKey) -> None:
         """Keep what a turn sampled.
 
         Args:
-            sampled: the tokens that the model read, and after them those that it sampled.
+            row: the one that the turn makes longer, or begins, with what it sampled at its end.
             answer: key of what it said.
         Raises:
-            TrajectoryError: its tokens contradict each other.
             ProtocolError: the session has ended meanwhile.
         """
         if self.ended.done():
             raise ended_already()
         keys = (*turn.keys, answer)
-        ends = (*turn.ends, AnswerEnd(len(keys), len(sampled.token_ids)))
-        row = sampled if turn.base is None else joined(turn.base.row, sampled)
+        ends = (*turn.ends, AnswerEnd(len(keys), len(row.token_ids)))
         grown = SessionRow(turn.number, keys, ends, row)
         if turn.base is None:
             self.rows.append(grown)

@@ -36,10 +36,11 @@ class TextPieces:
 
     def finish(self) -> str:
         """What is left at the end: bytes that became no character."""
-        return self._show(self._held_text())
+        return self._show(self._held_text()) if self._held else ""
 
     def _held_text(self) -> str:
-        return self._decode([*self._shown, *self._held])[len(self._decode(self._shown)) :]
+        text = self._decode([*self._shown, *self._held])
+        return text[len(self._decode(self._shown)) :] if self._shown else text
 
     def _show(self, text: str) -> str:
         if text:

@@ -17,12 +17,17 @@ from asyncrl.rollout.gateway.session_row import AnswerEnd, SessionRow
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is read, and the row that it makes longer; None: it begins one, for the reason `kind`."""
+    """What is read behind the row that it makes longer; None: it begins one, for the reason `kind`."""
 
     kind: str
     base: SessionRow | None
     ends: tuple[AnswerEnd, ...]
     token_ids: list[int]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are read, those of the row included."""
+        return len(self.token_ids) + (0 if self.base is None else len(self.base.row.token_ids))
 
 
 class TurnPlanner:
@@ -47,11 +52,11 @@ class TurnPlanner:
             raise ended_already()
         keys = keys_of(request.messages, request.tools)
         reading = self._reading(session, request, keys)
-        if len(reading.token_ids) >= self._context_length:
+        if reading.num_tokens >= self._context_length:
             raise ProtocolError(
                 400,
                 "invalid_request",
-                f"prompt is too long: {len(reading.token_ids)} tokens >= {self._context_length} maximum "
+                f"prompt is too long: {reading.num_tokens} tokens >= {self._context_length} maximum "
                 "(inference.context_length, answer included). Shorten or compact the conversation.",
             )
         if reading.base is None:
@@ -63,7 +68,7 @@ class TurnPlanner:
 
     def num_tokens(self, session: Session, request: TurnRequest) -> int:
         """Tokens that the model would read. Raises ProtocolError if it cannot read the messages."""
-        return len(self._reading(session, request, keys_of(request.messages, request.tools)).token_ids)
+        return self._reading(session, request, keys_of(request.messages, request.tools)).num_tokens
 
     def _reading(self, session: Session, request: TurnRequest, keys: tuple[MessageKey, ...]) -> _Reading:
         if request.messages[-1].get("role") == "assistant":
@@ -86,14 +91,15 @@ class TurnPlanner:
         row, end = origin.row, origin.end
         if row is None:
             return None
-        shared = row.row.token_ids[: end.num_tokens].tolist()
+        last_id = int(row.row.token_ids[end.num_tokens - 1])
         try:
-            added = self._chat.continuation(for_template(request.messages, end.num_keys - 1), shared[-1], request.tools)
+            added = self._chat.continuation(for_template(request.messages, end.num_keys - 1), last_id, request.tools)
         except TemplateRefused:
             self._counts["rows_not_appendable"] += 1
             return None
         if origin.kind == "continued":
-            return _Reading(origin.kind, row, row.ends, shared + added)
+            return _Reading(origin.kind, row, row.ends, added)
+        shared = row.row.token_ids[: end.num_tokens].tolist()
         return _Reading(origin.kind, None, row.ends[: row.ends.index(end) + 1], shared + added)
 
     def _rendered(self, messages: Sequence[Mapping[str, Json]], tools: Sequence[Mapping[str, Json]]) -> list[int]:

@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from asyncrl.data.thoughts import THOUGHT_OPEN
@@ -29,7 +29,7 @@ from asyncrl.rollout.gateway.turn_text import TurnText
 from asyncrl.rollout.gateway.watched_fleet import WatchedFleet
 from asyncrl.rollout.progress import Progress
 from asyncrl.rollout.turns import EpisodeFailed, EpisodeSettings, Generator, TurnSampler
-from buffer import Row, TrajectoryError
+from buffer import Row, Span, TrajectoryError
 from buffer.versions import label
 
 _MARKER_TOKENS = 8  # more than the opening of a thought has, with what comes around it
@@ -105,7 +105,7 @@ class TurnTaker:
             ProtocolError: there is no answer; the session is as it was before.
         """
         is_kept = False
-        start = TurnStart(secrets.token_hex(12), self._settings.model_name, int(time.time()), len(turn.token_ids))
+        start = TurnStart(secrets.token_hex(12), self._settings.model_name, int(time.time()), turn.num_tokens)
         show(TurnDelta(start=start))
         try:
             async with asyncio.timeout(self._settings.timeout_s):
@@ -142,17 +142,14 @@ class TurnTaker:
     async def _sampled(
         self, session: Session, turn: PlannedTurn, request: TurnRequest, start: TurnStart, show: Show
     ) -> TurnAnswer:
+        progress = _begun(session, turn)
         reader = AnswerReader(
             self._parser if request.tools and request.parses_tool_calls else None,
             splits_thoughts=self._settings.splits_thoughts,
-            in_thought=self._settings.splits_thoughts and self._ends_in_thought(turn.token_ids),
+            in_thought=self._settings.splits_thoughts and self._ends_in_thought(progress.builder.token_ids),
             counts=self.counts,
         )
         text = TurnText(self._chat.decode, request.sampling.stop, reader, show)
-        progress = Progress(TrajectoryBuilder(first_row=turn.number))
-        progress.session = ServerSession(server=session.server, only=session.only)
-        progress.builder.begin_row(turn.token_ids)
-        progress.next_turn(None)
         sampler = TurnSampler(
             WatchedFleet(self._fleet, text), self._settings_of(request), self._chat.eos_ids, self.counts
         )
@@ -169,6 +166,8 @@ class TurnTaker:
 
     def _settings_of(self, request: TurnRequest) -> EpisodeSettings:
         most, run = request.sampling.max_tokens, self._sampling
+        if most is None and not request.stream:
+            return run
         return replace(
             run,
             max_new_tokens=run.max_new_tokens if most is None else min(most, run.max_new_tokens),
@@ -195,7 +194,7 @@ class TurnTaker:
         return TurnAnswer(
             id=start.id,
             model=start.model,
-            weight_version=label(max(span.version for span in row.spans)) if row.spans else "",
+            weight_version=_newest(row.spans, len(token_ids)),
             created_s=start.created_s,
             text=reader.text,
             reasoning=reader.reasoning or None,
@@ -207,6 +206,30 @@ class TurnTaker:
             token_texts=tuple(self._chat.decode([token]) for token in token_ids) if request.sampling.logprobs else (),
             stop_text=text.stop_text,
         )
+
+
+def _begun(session: Session, turn: PlannedTurn) -> Progress:
+    """The tokens that the model reads, as those of an episode whose next turn begins."""
+    progress = Progress(TrajectoryBuilder(first_row=turn.number))
+    progress.session = ServerSession(server=session.server, only=session.only)
+    if turn.base is None:
+        progress.builder.begin_row(turn.token_ids)
+    else:
+        progress.builder.restore((turn.base.row,))
+        progress.builder.append_context(turn.token_ids)
+    progress.next_turn(None)
+    return progress
+
+
+def _newest(spans: Sequence[Span], num_tokens: int) -> str:
+    """Label of the newest version among those of the last tokens; empty without any."""
+    versions = []
+    for span in reversed(spans):
+        if num_tokens <= 0:
+            break
+        versions.append(span.version)
+        num_tokens -= span.num_tokens
+    return label(max(versions)) if versions else ""
 
 
 def _refusal(error: EpisodeFailed) -> ProtocolError:

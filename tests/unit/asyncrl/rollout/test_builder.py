@@ -2,10 +2,23 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from asyncrl.data.routed_experts import COLUMN
 from asyncrl.envs.base import Reward
 from asyncrl.rollout.builder import TrajectoryBuilder
 from buffer import Span, Trajectory, TrajectoryError
+
+turns = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 50), max_size=4),
+        st.lists(st.tuples(st.integers(0, 50), st.floats(-9, -0.125, width=32)), min_size=1, max_size=5),
+        st.integers(1, 3),
+    ),
+    min_size=1,
+    max_size=5,
+)
 
 
 def finished(builder: TrajectoryBuilder, reward: Reward | None = None) -> Trajectory:
@@ -110,6 +123,31 @@ def test_restored_rows_go_on_as_if_they_had_never_been_parked() -> None:
     assert finished(restored) == finished(whole)
     restored.clear()
     assert (restored.oldest_version, restored.num_sampled, restored.token_ids, restored.row_index) == (None, 0, [], 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(turns, st.booleans())
+def test_a_row_that_is_restored_before_each_turn_is_that_of_one_builder(
+    given_turns: list[tuple[list[int], list[tuple[int, float]], int]], records_experts: bool
+) -> None:
+    whole, grown = TrajectoryBuilder(), TrajectoryBuilder()
+    for builder in (whole, grown):
+        builder.begin_row([1, 2, 3])
+    for context, sampled, version in given_turns:
+        ids, logprobs = [id for id, _ in sampled], [logprob for _, logprob in sampled]
+        before, grown = grown, TrajectoryBuilder()
+        grown.restore(before.rows())
+        for builder in (whole, grown):
+            builder.append_context(context)
+            experts = None
+            if records_experts:
+                read = len(builder.token_ids) + len(ids) - 1
+                experts = np.arange(read, dtype=np.int16).reshape(read, 1, 1) + np.int16(version)
+            builder.append_sampled(ids, logprobs, [Span(version, version, len(ids))], experts)
+        assert grown.token_ids == whole.token_ids
+    (row,), (expected,) = grown.rows(), whole.rows()
+    assert row == expected
+    assert (COLUMN in row.columns) == records_experts
 
 
 def test_the_prompt_of_an_episode_is_that_of_its_first_row() -> None:

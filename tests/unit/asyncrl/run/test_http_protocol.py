@@ -1,11 +1,12 @@
-"""Replies leave at once, and the head of a request has a limit."""
+"""Replies leave at once and in one piece, the head of a request has a limit, and who has left is known."""
 
 import asyncio
 import socket
 
 from starlette.types import Receive, Scope, Send
 
-from asyncrl.run.http_protocol import MAX_HEAD_BYTES
+from asyncrl.rollout.gateway.exchange import CONNECTION_LOST
+from asyncrl.run.http_protocol import MAX_HEAD_BYTES, JoinedWrites
 from asyncrl.run.http_server import listen, serving
 from tests.support.event_loop import in_event_loop
 
@@ -36,6 +37,38 @@ async def test_a_reply_in_two_parts_does_not_wait_for_an_acknowledgement() -> No
         writer.close()
 
 
+class Recorded(asyncio.Transport):
+    """A transport that notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[bytes | str] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.told.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return "close" in self.told
+
+    def close(self) -> None:
+        self.told.append("close")
+
+
+@in_event_loop
+async def test_what_is_written_in_one_step_is_sent_as_one_piece_and_before_the_end() -> None:
+    recorded = Recorded()
+    joined = JoinedWrites(recorded, asyncio.get_running_loop())
+    joined.write(b"head ")
+    joined.write(b"body")
+    assert recorded.told == []
+    await asyncio.sleep(0)
+    joined.write(b"more")
+    joined.close()
+    joined.write(b"too late")
+    await asyncio.sleep(0)
+    assert recorded.told == [b"head body", b"more", "close"]
+
+
 @in_event_loop
 async def test_a_head_that_does_not_end_is_cut_and_long_bodies_are_not() -> None:
     bound = listen("127.0.0.1", 0, "gateway")
@@ -50,3 +83,23 @@ async def test_a_head_that_does_not_end_is_cut_and_long_bodies_are_not() -> None
         assert b"400 Bad Request" in await reader.readuntil(b"\r\n\r\n")
         assert f"more than {MAX_HEAD_BYTES} bytes".encode() in await reader.read()
         writer.close()
+
+
+@in_event_loop
+async def test_an_application_is_told_that_its_client_has_left_also_after_a_long_body() -> None:
+    told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def wait_for_the_end(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body", False):
+            pass
+        writer.close()
+        await scope["state"][CONNECTION_LOST]
+        told.set_result(True)
+
+    bound = listen("127.0.0.1", 0, "gateway")
+    async with serving(wait_for_the_end, bound):
+        _, writer = await asyncio.open_connection(*bound.getsockname())
+        size = 3 * MAX_HEAD_BYTES  # reading was paused for the sake of the body
+        writer.write(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % size + b"x" * size)
+        async with asyncio.timeout(10.0):
+            assert await told

@@ -61,6 +61,17 @@ async def test_a_conversation_that_grows_is_one_row_of_the_tokens_that_were_samp
 
 
 @in_event_loop
+async def test_an_answer_names_the_newest_version_of_its_own_tokens() -> None:
+    parts = GatewayParts(fleet=ScriptedFleet(cut_after=1))
+    session = parts.session()
+    first = await parts.ask(session, [user("a")])
+    parts.fleet.version = VERSION  # of a server that is behind
+    second = await parts.ask(session, [user("a"), said(first), user("b")])
+    assert [first.weight_version, second.weight_version] == [label(VERSION + 1), label(VERSION)]
+    assert [span.version for span in session.trajectory_rows()[0].spans] == [VERSION, VERSION + 1, VERSION]
+
+
+@in_event_loop
 async def test_changed_contexts_become_rows_of_their_own_and_nothing_is_trained_twice() -> None:
     """Of one trajectory, which counts once in its group: so do sub-agents (B135)."""
     parts = GatewayParts()
