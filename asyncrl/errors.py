@@ -5,6 +5,7 @@ AsyncrlError
  +-- DataError         a data file or a row of it                       exit 2
  +-- PreflightError    the machine, Redis, a port or a device           exit 3
  +-- WaitTimeout       a named wait passed its deadline                 exit 75, so that a scheduler starts it again
+ +-- ClusterLost       the head of the cluster is gone                  exit 75
  +-- ServerError       an inference server refused or failed            exit 4
  +-- RewardError       a reward function that cannot be loaded          exit 2
  +-- CheckpointError   a checkpoint that cannot be written or read      exit 5
@@ -81,6 +82,13 @@ class ProcessDied(AsyncrlError):
     """A child process ended unexpectedly and its bounded restarts are used up."""
 
     exit_code = 8
+
+
+class ClusterLost(AsyncrlError):
+    """What joins the machines of a cluster is gone, and with it what was started there. Exit code 75: on a cluster
+    that is there again the command goes on with `--resume`."""
+
+    exit_code = 75
 
 
 class WaitTimeout(AsyncrlError, TimeoutError):

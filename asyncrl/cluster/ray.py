@@ -4,8 +4,10 @@ A keeper is an actor in a bundle of a placement group, which Ray places again wh
 actor's methods is not shown by Ray's dashboard and logs, as a runtime environment would be; so secrets go that way.
 """
 
+import atexit
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,16 +20,24 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from asyncrl.cluster.address import why_unreachable
 from asyncrl.cluster.base import ClusterSetup
 from asyncrl.cluster.bundles import Bundle, BundleGroup
+from asyncrl.cluster.head import HeadWatch
 from asyncrl.cluster.keeper import Keeper
 from asyncrl.cluster.machines import CallLost, KeeperLost, Unanswered
 from asyncrl.cluster.remote import RemoteCluster
-from asyncrl.errors import PreflightError
+from asyncrl.errors import ClusterLost, PreflightError
 
 LOCAL = "local"
 """Ray's word for a cluster of this machine alone, started for the command and ended with it."""
 
 LOCAL_CPUS = 1024
 """CPUs that such a cluster counts. As with plain processes, which share this machine's cores is up to the user."""
+
+PARTING_S = 5.0
+"""Seconds that keepers have to hear, without a head, that they are to end what they started."""
+
+RECONNECT, RECONNECT_S = "RAY_gcs_rpc_server_reconnect_timeout_s", 60.0
+"""Seconds without its head after which Ray ends whoever uses it, from C++, with exit code 1. After half of them the
+command says by itself what happened, with an exit code that asks for another start."""
 
 
 class RayKeeper(Keeper):
@@ -69,6 +79,8 @@ class RayMachines:
             raise _refused(address, str(error)) from error
         self._reserved: dict[str, _Reserved] = {}
         self._actors: list[Any] = []
+        patience_s = float(os.environ.get(RECONNECT, RECONNECT_S)) / 2
+        self._head = HeadWatch(ray.get_runtime_context().gcs_address, patience_s)
 
     def addresses(self) -> tuple[str, ...]:
         """See Machines."""
@@ -88,6 +100,7 @@ class RayMachines:
 
     def lacking(self) -> str | None:
         """See Machines."""
+        self._require_head()
         living = _living()
         waiting = [
             str(reserved.group)
@@ -128,6 +141,7 @@ class RayMachines:
 
     def answer(self, call: Any) -> Any:
         """See Machines."""
+        self._require_head()
         if not ray.wait([call], timeout=0)[0]:
             raise Unanswered
         try:
@@ -141,10 +155,26 @@ class RayMachines:
 
     def close(self) -> None:
         """See Machines."""
+        self._head.close()
+        if self._head.why_lost:
+            # Ray would wait for its head, whoever it is asked to end; keepers are reached without it. Those that are
+            # not end what they started with their machine, which misses its head, too.
+            ended = [self.call(actor, "end") for actor in self._actors]
+            ray.wait(ended, num_returns=len(ended), timeout=PARTING_S)
+            self._actors.clear()
+            atexit.register(_leave)
+            return
         while self._actors:
             ray.kill(self._actors.pop(), no_restart=True)
         while self._reserved:
             remove_placement_group(self._reserved.popitem()[1].placed)
+
+    def _require_head(self) -> None:
+        if why := self._head.why_lost:
+            raise ClusterLost(
+                f"the head of the Ray cluster is lost: {self._head.address}: {why}. What ran on the cluster ends with "
+                "it, and costs the work since the newest checkpoint. Start Ray again, and the command with --resume."
+            )
 
 
 def _refused(address: str, why: str) -> PreflightError:
@@ -159,6 +189,13 @@ def _refused(address: str, why: str) -> PreflightError:
 def _reason(error: RayError) -> str:
     """Ray's sentences about a dead actor, without its list of ids."""
     return " ".join(line.strip() for line in str(error).splitlines() if not line.startswith("\t"))[:500]
+
+
+def _leave() -> None:
+    """Leave without what Ray does at the end of a process: without its head it is cut down by a segmentation fault."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(ClusterLost.exit_code)
 
 
 def _living() -> dict[str, dict[str, Any]]:

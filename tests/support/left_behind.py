@@ -13,13 +13,14 @@ WITHIN_S = 10.0
 REDIS = ("redis/server.conf", "buffer.reaper")
 
 
-def processes_of(run_dir: Path) -> dict[int, str]:
-    """Process id -> command line of whatever runs for a run: all that its commands start, at whatever remove, has the
-    run's directory among its arguments or in its environment."""
+def processes_of(run_dir: Path, word: str = "") -> dict[int, str]:
+    """Process id -> command line of whatever runs for a run, and has `word` in it: all that its commands start, at
+    whatever remove, has the run's directory among its arguments or in its environment."""
     found = {}
     for pid, line in _all():
         with suppress(OSError):  # it has ended, or is another user's
-            if str(run_dir) in line or str(run_dir).encode() in Path(f"/proc/{pid}/environ").read_bytes():
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
+            if word in line and (str(run_dir) in line or str(run_dir).encode() in environment):
                 found[pid] = line
     return found
 

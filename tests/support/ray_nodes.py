@@ -1,7 +1,7 @@
 """A Ray cluster of two nodes on this machine, in a process of its own: `python -m tests.support.ray_nodes`.
 
 It prints one JSON line when the nodes are up, and one for each line that it reads: `replace` kills the second node at
-once and then adds another. It ends, with its nodes, at the end of its input.
+once and then adds another, `behead` kills the first, the head. It ends, with its nodes, at the end of its input.
 """
 
 import json
@@ -17,6 +17,8 @@ ENV = {
     "RAY_health_check_period_ms": "500",
     "RAY_health_check_failure_threshold": "3",
     "RAY_health_check_initial_delay_ms": "500",
+    # A command counts the head as lost after half of it, in place of half a minute.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "20",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
 }
@@ -48,8 +50,15 @@ class RayNodes:
 
     def replace(self) -> str:
         """Kill the second node and add another; the id of the one that died."""
+        return self._told("replace")
+
+    def behead(self) -> str:
+        """Kill the head; its id."""
+        return self._told("behead")
+
+    def _told(self, word: str) -> str:
         assert self._process.stdin is not None
-        self._process.stdin.write("replace\n")
+        self._process.stdin.write(f"{word}\n")
         self._process.stdin.flush()
         return str(self._read()["died"])
 
@@ -69,12 +78,22 @@ def main() -> None:
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     second = nodes.add_node(**SECOND)
     print(json.dumps({"address": nodes.address}), flush=True)
+    has_head = True
     for line in sys.stdin:
-        assert line == "replace\n", line
-        nodes.remove_node(second, allow_graceful=False)
-        died, second = second.node_id, nodes.add_node(**SECOND)
+        if line == "replace\n":
+            nodes.remove_node(second, allow_graceful=False)
+            died, second = second.node_id, nodes.add_node(**SECOND)
+        else:
+            assert line == "behead\n", line
+            nodes.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+            died, has_head = nodes.head_node.node_id, False
         print(json.dumps({"died": died}), flush=True)
-    nodes.shutdown()
+    if has_head:
+        nodes.shutdown()
+        return
+    second.kill_all_processes(check_alive=False, allow_graceful=False)
+    sys.stdout.flush()
+    os._exit(0)  # without a head Ray's own end waits for it
 
 
 if __name__ == "__main__":

@@ -7,15 +7,56 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
+from asyncrl.cluster import ray as module
 from asyncrl.cluster.address import why_unreachable
 from asyncrl.cluster.machines import CallLost, KeeperLost, Unanswered
 from asyncrl.cluster.ray import RayMachines
-from asyncrl.errors import PreflightError
+from asyncrl.errors import ClusterLost, PreflightError
+
+
+class Head:
+    """A head that is there until the test says that it is lost."""
+
+    why_lost = ""
+
+    def __init__(self, address: str, patience_s: float) -> None:
+        self.address, self.patience_s = address, patience_s
+
+    def close(self) -> None:
+        """Nobody looks."""
+
+
+class Context:
+    """What Ray says of its head."""
+
+    gcs_address = "10.0.0.4:6379"
+
+
+class Method:
+    """A method of an actor, called from elsewhere."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+
+    def remote(self) -> str:
+        self.calls.append("end")
+        return "ended"
+
+
+class Actor:
+    """A keeper that remembers how it was ended."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.end = Method(self.calls)
 
 
 @pytest.fixture
 def machines(monkeypatch: pytest.MonkeyPatch) -> RayMachines:
     """Of a Ray that is not there; calls are what they answer, or the error that they raise."""
+
+    monkeypatch.setattr(module, "HeadWatch", Head)
+    monkeypatch.setattr(ray, "get_runtime_context", Context)
 
     def get(call: Any) -> Any:
         if isinstance(call, BaseException):
@@ -23,7 +64,9 @@ def machines(monkeypatch: pytest.MonkeyPatch) -> RayMachines:
         return call
 
     monkeypatch.setattr(ray, "init", lambda *_, **__: None)
-    monkeypatch.setattr(ray, "wait", lambda calls, timeout: ([], calls) if calls == ["late"] else (calls, []))
+    monkeypatch.setattr(
+        ray, "wait", lambda calls, num_returns=1, timeout=0: ([], calls) if calls == ["late"] else (calls, [])
+    )
     monkeypatch.setattr(ray, "get", get)
     return RayMachines("local", "demo")
 
@@ -47,6 +90,26 @@ def test_an_actor_that_died_is_lost_in_rays_words_without_its_ids(machines: RayM
 def test_a_call_that_did_not_get_through_is_made_again(machines: RayMachines) -> None:
     with pytest.raises(CallLost):
         machines.answer(ActorUnavailableError("try again", b"\0" * 16))
+
+
+def test_a_lost_head_is_said_with_the_next_step_before_ray_ends_the_process(
+    machines: RayMachines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's own way takes a minute, exit code 1 and a segmentation fault."""
+    at_exit: list[Any] = []
+    monkeypatch.setattr(module.atexit, "register", at_exit.append)
+    keepers, head = [Actor(), Actor()], machines._head
+    machines._actors.extend(keepers)
+    assert (head.address, head.patience_s) == ("10.0.0.4:6379", 30.0)  # type: ignore[attr-defined]  # of the fake
+    head.why_lost = "nobody answers there, for 30 s"  # type: ignore[misc]
+    for asked in (lambda: machines.answer((0, "")), machines.lacking):
+        with pytest.raises(ClusterLost, match=r"10\.0\.0\.4:6379: nobody answers.*the command with --resume") as lost:
+            asked()
+    assert lost.value.exit_code == 75
+    machines.close()
+    machines.close()
+    assert [keeper.calls for keeper in keepers] == [["end"], ["end"]]
+    assert at_exit[0] is module._leave
 
 
 def test_a_bug_of_a_keeper_is_raised_as_it_is(machines: RayMachines) -> None:
