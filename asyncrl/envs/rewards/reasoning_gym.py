@@ -3,16 +3,18 @@
 A row says which data set, how it was configured and which entry: the entry is made again and scored by its own
 `score_answer`, so that nothing of it has to survive a file. It needs the extra asyncrl[reasoning-gym].
 
-Some data sets hand the answer to a parser that evaluates Python (sympy's parse_expr). Those get only answers that can
-be no more than arithmetic; any other is scored as an empty one.
+Some data sets hand the answer to something that evaluates Python. Those get answers alone that can be no more than
+arithmetic, or, where it is no parser of sympy's, which looks into texts, than data: numbers, texts, lists, boards of
+single letters. Any other is scored as an empty one.
 """
 
+import ast
 import importlib
 import inspect
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -23,9 +25,11 @@ from asyncrl.errors import RewardError
 
 CACHED_DATASETS, CACHED_ENTRIES = 64, 1024
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-_EVALUATES = re.compile(r"\b(?:parse_expr|sympify|eval|exec|literal_eval)\s*\(")
+_PARSES = re.compile(r"\b(?:parse_expr|sympify)\s*\(")
+_EVALUATES = re.compile(r"\b(?:eval|exec)\s*\(")
 _CHARACTERS = re.compile(r"[0-9A-Za-z+\-*/^%=<>,.()\s]*")  # no quotes, no underscores, no brackets
 _ATTRIBUTE = re.compile(r"[A-Za-z)]\s*\.|\.\s*[A-Za-z]")
+_BOARD = re.compile(r"\w(?:\s+\w)*", re.ASCII)
 _CALLED = re.compile(r"([A-Za-z][0-9A-Za-z]*)\s*\(")
 FUNCTIONS = frozenset(
     [
@@ -71,7 +75,7 @@ def compute_score(data_source: str, solution_str: str, ground_truth: Json, extra
     found = _ANSWER.findall(solution_str)
     answer = found[-1].strip() if found else solution_str.strip()
     dataset = _dataset(name, config)
-    if _evaluates(type(dataset).__module__) and not is_arithmetic(answer):
+    if not _harmless_for(type(dataset).__module__)(answer):
         answer = ""
     return float(dataset.score_answer(answer=answer, entry=entry))
 
@@ -100,13 +104,32 @@ def is_arithmetic(text: str) -> bool:
     )
 
 
-@lru_cache(CACHED_DATASETS)
-def _evaluates(module: str) -> bool:
-    """Whether a data set's module evaluates text anywhere; one whose source is not to be had counts as if it did."""
+def is_arithmetic_or_data(text: str) -> bool:
+    """Whether Python that is evaluated from it can be no more than arithmetic, or a value written out, also as JSON; a
+    board (`_ Q _`) is not even Python."""
+    is_board = _BOARD.fullmatch(text) is not None
+    return is_board or is_arithmetic(text) or _is_read_by(ast.literal_eval, text) or _is_read_by(json.loads, text)
+
+
+def _is_read_by(read: Callable[[str], object], text: str) -> bool:
     try:
-        return _EVALUATES.search(inspect.getsource(sys.modules[module])) is not None
+        read(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return False
+    return True
+
+
+@lru_cache(CACHED_DATASETS)
+def _harmless_for(module: str) -> Callable[[str], bool]:
+    """Which answers a data set's module may have, which may evaluate text anywhere; one whose source is not to be had
+    counts as if it did."""
+    try:
+        source = inspect.getsource(sys.modules[module])
     except (OSError, TypeError, KeyError):
-        return True
+        return is_arithmetic
+    if _PARSES.search(source):
+        return is_arithmetic
+    return is_arithmetic_or_data if _EVALUATES.search(source) else lambda text: True
 
 
 @lru_cache(CACHED_ENTRIES)

@@ -151,7 +151,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
         compute_score("reasoning_gym", "1", "1", {"reasoning_gym": place})
 
 
-@pytest.mark.parametrize("name", ["chain_sum", "word_ladder", "countdown", "sudoku"])
+@pytest.mark.parametrize("name", ["chain_sum", "word_ladder", "countdown", "sudoku", "number_sorting", "n_queens"])
 def test_the_library_scores_its_own_answers_right(name: str) -> None:
     pytest.importorskip("reasoning_gym", reason="the extra asyncrl[reasoning-gym] is not installed")
     rows = rows_of("reasoning-gym", None, dataset=name, size="3", seed="1")
@@ -173,7 +173,7 @@ class Evaluated(Sums):
 def test_a_data_set_that_evaluates_answers_gets_arithmetic_only(
     library: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """B219: sympy's parse_expr runs what it is given."""
+    """B219: eval, and sympy's parse_expr, run what they are given."""
     monkeypatch.setattr(library, "create_dataset", lambda name, **config: Evaluated(**config))
     place = {"dataset": "evaluated", "config": json.dumps({"size": 3, "seed": 5}), "index": 1}
     marker = tmp_path / "marker"
@@ -192,7 +192,26 @@ def test_a_data_set_that_evaluates_answers_gets_arithmetic_only(
         "(7).real",
         "x.real",
         "7 if 1 else exit ()",
-        '7 # "',
     ):
         assert score(code) == 0.0
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "answer", ["['3', '7']", '{"a": [1, true, null]}', "_ Q _\nQ _ _", "-2.5e3", "(1, 'x')", "x + 1"]
+)
+def test_data_may_be_evaluated_but_not_by_what_reads_texts_in_it(answer: str) -> None:
+    """Lists, boards and JSON are answers of many data sets; sympy's parsers read the texts in a list again."""
+    assert reasoning_gym.is_arithmetic_or_data(answer)
+    assert not reasoning_gym.is_arithmetic('7 # "')
+    assert reasoning_gym.is_arithmetic(answer) == (answer in ("-2.5e3", "x + 1"))
+    for code in (
+        "[exit()]",
+        "['7', open('f')]",
+        "{x: exec('1') for x in 'a'}",
+        "lambda: 0",
+        "import os",
+        "Q _ (",
+        "'7' .x",
+    ):
+        assert not reasoning_gym.is_arithmetic_or_data(code)
