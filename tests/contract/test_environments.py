@@ -175,7 +175,7 @@ def test_a_snapshot_of_something_else_is_refused(name: str, state: dict[str, obj
 
 def test_multi_turn_math_asks_again_and_scores_the_last_answer(deps: EnvironmentDeps) -> None:
     turns = [("#### 19", "stop"), ("#### 20", "stop")]
-    assert asyncio.run(play(ENVIRONMENTS["multi_turn_math"](deps), turns)) == (2, Reward(1.0))
+    assert asyncio.run(play(ENVIRONMENTS["multi_turn_math"](deps), turns)) == (2, Reward(1.0, answer="20"))
 
 
 @pytest.mark.parametrize("name", ["tool_math", "tool_agent"])
@@ -188,4 +188,4 @@ def test_an_environment_with_tools_answers_calls_and_then_scores(name: str, deps
     answer = {"role": "tool", "name": "calc", "tool_call_id": "c00010000", "content": "20"}
     assert asyncio.run(first_messages()) == (answer,)
     turns = [(CALL, "stop"), ("#### 20", "stop")]
-    assert asyncio.run(play(ENVIRONMENTS[name](deps), turns)) == (2, Reward(1.0))
+    assert asyncio.run(play(ENVIRONMENTS[name](deps), turns)) == (2, Reward(1.0, answer="20"))

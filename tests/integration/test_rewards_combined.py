@@ -60,10 +60,10 @@ async def test_a_combination_is_the_weighted_sum_and_keeps_each_score_as_a_part(
     async with opened(RewardPool.of(config(functions))) as pool:
         await pool.start()
         assert await pool.score(row(), "1234") == Reward(
-            0.0, None, {"table": 1.0, "length": 4.0, "length/letters": 4.0}
+            0.0, None, {"table": 1.0, "length": 4.0, "length/letters": 4.0}, answer="1234"
         )
         assert (await pool.score(row(), "12")).value == -0.5
-        assert await pool.score(row("arithmetic", "7"), "7") == Reward(1.0), "other sources are scored as ever"
+        assert await pool.score(row("arithmetic", "7"), "7") == Reward(1.0, answer="7"), "other sources are scored as ever"
 
 
 @in_event_loop
@@ -75,7 +75,7 @@ async def test_one_that_fails_fails_the_reward_and_keeps_nobody_else(functions: 
             await asyncio.wait([stuck], timeout=0.01)
         others = await asyncio.gather(*(pool.score(row("arithmetic", "7"), "7") for _ in range(100)))
         assert not stuck.done(), "the others did not wait for it"
-        assert all(reward == Reward(1.0) for reward in others)
+        assert all(reward == Reward(1.0, answer="7") for reward in others)
         assert (await stuck).error == "length: timeout: no reward after 0.5 s"
         crashed = await pool.score(row(), "crash")
         assert (crashed.value, crashed.error) == (None, "length: died: the scoring process ended with code -9")

@@ -158,4 +158,6 @@ def weighted(route: "Route", rewards: Sequence[Reward]) -> Reward:
         parts[name] = reward.value
         parts |= {f"{name}/{part}": value for part, value in reward.parts.items()}
         total += weight * reward.value
-    return Reward(total, None, parts)
+    # All of them read the same text: whoever knows what it says speaks for it.
+    said = next((reward.answer for reward in rewards if reward.answer is not None), None)
+    return Reward(total, None, parts, said)

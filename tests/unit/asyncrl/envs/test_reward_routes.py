@@ -78,7 +78,7 @@ def test_what_would_have_no_effect_or_no_meaning_is_refused_by_name(tree: dict[s
 
 def test_a_sum_without_one_of_its_scores_is_no_sum() -> None:
     route = Route((("a", 1.0), ("b", 2.0)), is_sum=True)
-    assert weighted(route, [Reward(1.0), Reward(0.25, None, {"x": 3.0})]) == Reward(
-        1.5, None, {"a": 1.0, "b": 0.25, "b/x": 3.0}
+    assert weighted(route, [Reward(1.0), Reward(0.25, None, {"x": 3.0}, "7")]) == Reward(
+        1.5, None, {"a": 1.0, "b": 0.25, "b/x": 3.0}, "7"
     )
     assert weighted(route, [Reward(1.0), Reward(None, "timeout: late")]) == Reward(None, "b: timeout: late")
