@@ -63,7 +63,9 @@ async def test_a_combination_is_the_weighted_sum_and_keeps_each_score_as_a_part(
             0.0, None, {"table": 1.0, "length": 4.0, "length/letters": 4.0}, answer="1234"
         )
         assert (await pool.score(row(), "12")).value == -0.5
-        assert await pool.score(row("arithmetic", "7"), "7") == Reward(1.0, answer="7"), "other sources are scored as ever"
+        assert await pool.score(row("arithmetic", "7"), "7") == Reward(1.0, answer="7"), (
+            "other sources are scored as ever"
+        )
 
 
 @in_event_loop
