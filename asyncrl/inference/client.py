@@ -1,37 +1,25 @@
-"""Ask one inference server over SGLang's HTTP protocol: generate, and the calls that change its weights.
+"""Ask one inference server over SGLang's HTTP protocol: generate, and what its ControlClient asks.
 
 Every request has a deadline; every failure is one of `errors`' three. Traps of the protocol that this module absorbs
 (SGLang 0.5.23): token ids outside the vocabulary kill the server; abort works by prefix of the request id; an abort
-and even a refusal come as HTTP 200; the default of update_weight_version aborts everything; a client that died leaves
-the update session open; /health hangs while paused, so /model_info is the probe.
+and even a refusal come as HTTP 200.
 """
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import ServerError
 from asyncrl.inference.batching import Batcher, Question
-from asyncrl.inference.connections import Connections
-from asyncrl.inference.errors import BUSY, MalformedAnswer, RequestRefused, ServerBusy, ServerUnavailable
+from asyncrl.inference.control_client import ControlClient, encoded
+from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
 from asyncrl.inference.experts import ExpertCounts
-from asyncrl.inference.key import KEY_VARIABLE, server_key
-from asyncrl.inference.protocol import (
-    Answer,
-    LoaderStatus,
-    Loads,
-    ModelInfo,
-    PauseMode,
-    Sampling,
-    parse_answer,
-    parse_status,
-)
+from asyncrl.inference.protocol import Answer, Sampling, parse_answer
+from asyncrl.inference.streaming import AnswerStream, Watch
 
 
-class ServerClient:
+class ServerClient(ControlClient):
     """One server by address. Not thread-safe, and bound to the event loop that it is used in.
 
     Args:
@@ -43,6 +31,9 @@ class ServerClient:
         batches: whether short questions share a request, whose answers come together; else none waits for another.
     """
 
+    streams = True
+    """Whether answers can be watched as they come; else, and with experts, they come at once all the same."""
+
     def __init__(
         self,
         url: str,
@@ -53,18 +44,11 @@ class ServerClient:
         experts: ExpertCounts | None = None,
         batches: bool = True,
     ) -> None:
-        self.url, self._experts = url.rstrip("/"), experts
-        self._vocab_size, self._control_s = vocab_size, control_s
-        key = api_key or server_key()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._connections = Connections(self.url, headers)
+        super().__init__(url, api_key=api_key, control_s=control_s)
+        self._vocab_size, self._experts = vocab_size, experts
         # Abort matches by prefix, so no id may begin with another: all have one length.
         self._ids, self._num_requests = uuid.uuid4().hex, 0
         self._batcher = Batcher(self._ask) if batches else None
-
-    async def close(self) -> None:
-        """Close idle connections; those in use are closed when their request ends."""
-        await self._connections.close()
 
     def next_rid(self) -> str:
         """A request id of its own, for `generate` and `abort`."""
@@ -79,6 +63,7 @@ class ServerClient:
         extra_key: str | None,
         deadline_s: float,
         rid: str | None = None,
+        watch: Watch | None = None,
     ) -> Answer:
         """Continue `token_ids` with sampled tokens and their logprobs.
 
@@ -88,6 +73,8 @@ class ServerClient:
             extra_key: separates prefix caches; the weight version, because the cache is not keyed by it.
             deadline_s: seconds until the request is given up, and thereby aborted at the server.
             rid: of `next_rid`, for who may want to abort it.
+            watch: sees the tokens as they come, where the server can say them before the answer is whole. If it is
+                lost after some were shown, the answer is what was shown, cut.
         Raises:
             RequestRefused: an id outside the vocabulary, or the server's 4xx with its text.
             ServerUnavailable: dropped, busy, timed out, 5xx.
@@ -100,6 +87,8 @@ class ServerClient:
                 "sent: it would kill the server. The tokenizer does not belong to model.path."
             )
         question = Question(rid or self.next_rid(), token_ids, sampling, extra_key, deadline_s)
+        if watch is not None and self.streams and self._experts is None:
+            return await self._streamed(question, watch)
         if self._batcher is not None and question.is_short:
             return await self._batcher.answer(question)
         answer = (await self._ask((question,)))[0]
@@ -107,8 +96,34 @@ class ServerClient:
             raise answer
         return answer
 
+    async def _streamed(self, question: Question, watch: Watch) -> Answer:
+        request = self._request((question,)) | {"stream": True}
+        request["sampling_params"] = question.sampling.to_json() | {"stream_interval": watch.every}
+        stream = AnswerStream(watch, f"{self.url}/generate")
+        try:
+            reply = await self._connections.request(
+                "POST", "/generate", encoded(request), deadline_s=question.deadline_s, on_event=stream.take
+            )
+            if reply.status != 200:
+                self._raise_for(reply.status, "/generate", reply.body)
+            return parse_answer(stream.whole(), f"{self.url}/generate")
+        except ServerUnavailable:
+            if not stream.num_shown:
+                raise
+            return parse_answer(stream.so_far(), f"{self.url}/generate")
+
     async def _ask(self, questions: Sequence[Question]) -> list[Answer | Exception]:
         """One request for all of them, which have one key."""
+        alone, request = len(questions) == 1, self._request(questions)
+        body = await self._call("POST", "/generate", request, questions[0].deadline_s)
+        bodies = [body] if alone else body
+        if not isinstance(bodies, list) or len(bodies) != len(questions) or not isinstance(bodies[0], Mapping):
+            raise MalformedAnswer(
+                "shape", f"{self.url}/generate: expected {len(questions)} answers, found {str(body)[:200]}"
+            )
+        return [self._parsed(one, question) for one, question in zip(bodies, questions, strict=True)]
+
+    def _request(self, questions: Sequence[Question]) -> dict[str, object]:
         alone, first = len(questions) == 1, questions[0]
         ids, sampling = [q.token_ids for q in questions], [q.sampling.to_json() for q in questions]
         rids = [q.rid for q in questions]
@@ -124,13 +139,7 @@ class ServerClient:
             request["extra_key"] = first.extra_key
         if self._experts is not None:
             request["return_routed_experts"] = True
-        body = await self._call("POST", "/generate", request, first.deadline_s)
-        bodies = [body] if alone else body
-        if not isinstance(bodies, list) or len(bodies) != len(questions) or not isinstance(bodies[0], Mapping):
-            raise MalformedAnswer(
-                "shape", f"{self.url}/generate: expected {len(questions)} answers, found {str(body)[:200]}"
-            )
-        return [self._parsed(one, question) for one, question in zip(bodies, questions, strict=True)]
+        return request
 
     def _parsed(self, body: Mapping[str, Any], question: Question) -> Answer | Exception:
         try:
@@ -143,157 +152,3 @@ class ServerClient:
             return replace(answer, experts=self._experts.decode(said, num_read))
         except ServerError as error:
             return error
-
-    async def model_info(self, deadline_s: float = 10.0) -> ModelInfo:
-        """What the server serves; answers also while paused, so it is the probe."""
-        body = await self._object("GET", "/model_info", None, deadline_s)
-        return ModelInfo(str(body.get("model_path")), str(body.get("weight_version", "default")))
-
-    async def server_info(self) -> Mapping[str, Any]:  # Any: what a server says of its settings is checked by use
-        """What the server was started with, under SGLang's names."""
-        return await self._object("GET", "/server_info", None, self._control_s)
-
-    async def loads(self, deadline_s: float | None = None) -> Loads:
-        """Requests that run and wait at the server, which asks its engine."""
-        body = await self._object("GET", "/v1/loads", None, self._control_s if deadline_s is None else deadline_s)
-        try:
-            ranks = body.get("loads", [body])
-            return Loads(
-                sum(int(rank.get("num_running_reqs", 0)) for rank in ranks),
-                sum(int(rank.get("num_waiting_reqs", 0)) for rank in ranks),
-            )
-        except (TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise MalformedAnswer("shape", f"{self.url}/v1/loads: no loads in {str(body)[:200]}") from error
-
-    async def pause(self, mode: PauseMode) -> None:
-        """Stop between two steps. `in_place` keeps requests and their KV, `retract` recomputes KV later, `abort`
-        answers requests with what they have and holds new ones back."""
-        await self._call("POST", "/pause_generation", {"mode": mode})
-
-    async def resume(self) -> None:
-        """Go on after a pause; without one it does nothing."""
-        await self._call("POST", "/continue_generation", {"torch_empty_cache": False})
-
-    async def begin_update(self) -> None:
-        """Open a weight update session; one that a dead client left open is closed first.
-
-        Of the model that is trained: SGLang would call the loader for a draft model too, which is another model.
-        """
-        try:
-            await self._success("/begin_weight_update", {"selector": "target"})
-        except RequestRefused as refusal:
-            try:
-                await self.end_update()
-            except RequestRefused:  # no session was open, so that was not the reason
-                raise refusal from None
-            await self._success("/begin_weight_update", {"selector": "target"})
-
-    async def end_update(self) -> None:
-        """Close the session."""
-        await self._success("/end_weight_update", {})
-
-    async def load_staged(self, loader: str, body: str, *, num_ranks: int, flush_cache: bool) -> None:
-        """Run the weight loader in every engine rank, between begin_update and end_update.
-
-        The answer is always success: what happened is in `weight_status`, so no version is stamped here.
-        """
-        await self._success(
-            "/update_weights_from_tensor",
-            {
-                "serialized_named_tensors": [body] * num_ranks,
-                "load_format": loader,
-                "selector": "target",
-                "flush_cache": flush_cache,
-                "abort_all_requests": False,
-                "weight_version": None,
-            },
-        )
-
-    async def weight_status(self, name: str = "@weightsync") -> LoaderStatus:
-        """What the engine's weight loader holds. Raises RequestRefused when no loader has run in it yet."""
-        values = await self._call("POST", "/get_weights_by_name", {"name": name, "truncate_size": 100})
-        if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
-            raise RequestRefused(f"{self.url}/get_weights_by_name: {name!r} gave {str(values)[:200]}, not a status.")
-        return parse_status(values)
-
-    async def set_version(self, label: str) -> None:
-        """Stamp the answers from here on; requests in flight go on."""
-        await self._success("/update_weight_version", {"new_version": label, "abort_all_requests": False})
-
-    async def load_from_disk(self, path: Path, label: str) -> None:
-        """Replace all weights by those of a model directory that the server can read."""
-        await self._success(
-            "/update_weights_from_disk",
-            {"model_path": str(path), "weight_version": label, "flush_cache": True, "abort_all_requests": False},
-        )
-
-    async def flush_cache(self, timeout_s: float = 30.0) -> None:
-        """Drop cached prefixes; waits up to `timeout_s` for running requests."""
-        await self._call("POST", f"/flush_cache?timeout={timeout_s:g}", {})
-
-    async def checksum(self) -> str:
-        """The engine's own checksum of all its weights: one read of them."""
-        body = await self._success("/weights_checker", {"action": "checksum"})
-        return json.dumps(body.get("per_engine_checksum"), sort_keys=True)
-
-    async def release_memory(self) -> None:
-        """Give the device's memory back. Only when idle: a busy SGLang server dies of it."""
-        await self._call("POST", "/release_memory_occupation", {"tags": ["kv_cache", "weights"]})
-
-    async def resume_memory(self) -> None:
-        """Take the device's memory again."""
-        await self._call("POST", "/resume_memory_occupation", {"tags": ["weights", "kv_cache"]})
-
-    async def abort(self, rid: str, deadline_s: float = 10.0) -> None:
-        """Answer one request with what it has. No answer tells whether the server knew it: one that has not arrived
-        there yet, or waits at the door of a paused server, goes on."""
-        await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, deadline_s)
-
-    async def abort_all(self) -> None:
-        """Answer every request with what it has."""
-        await self._call("POST", "/abort_request", {"rid": "", "abort_all": True})
-
-    async def _success(self, path: str, request: Mapping[str, object]) -> Mapping[str, Any]:
-        body = await self._call("POST", path, request)
-        answer = body if isinstance(body, Mapping) else {}
-        if answer.get("success") is False:
-            raise RequestRefused(f"{self.url}{path}: {str(answer.get('message'))[:200]}")
-        return answer
-
-    async def _object(
-        self, method: str, path: str, request: Mapping[str, object] | None, deadline_s: float
-    ) -> Mapping[str, Any]:
-        body = await self._call(method, path, request, deadline_s)
-        if not isinstance(body, Mapping):
-            raise MalformedAnswer("shape", f"{self.url}{path}: expected an object, found {str(body)[:200]}")
-        return body
-
-    async def _call(
-        self, method: str, path: str, request: Mapping[str, object] | None, deadline_s: float | None = None
-    ) -> Any:  # Any: decoded JSON, checked by the callers
-        data = b"" if request is None else json.dumps(request, separators=(",", ":")).encode()
-        reply = await self._connections.request(
-            method, path, data, deadline_s=self._control_s if deadline_s is None else deadline_s
-        )
-        if reply.status != 200:
-            self._raise_for(reply.status, path, reply.body)
-        if not reply.body:
-            return None
-        try:
-            return json.loads(reply.body)
-        except (ValueError, RecursionError) as error:
-            if path.startswith(("/flush_cache", "/abort_request")):
-                return None  # these answer in plain text
-            raise MalformedAnswer("not_json", f"{self.url}{path}: 200 but not JSON: {reply.body[:200]!r}") from error
-
-    def _raise_for(self, status: int, path: str, body: bytes) -> None:
-        text = body[:200].decode("utf-8", "replace")
-        if status in (401, 403):
-            raise RequestRefused(
-                f"{self.url}{path}: status {status}: the server wants a key, or another one. Set it in the environment "
-                f"variable {KEY_VARIABLE} of serve-rollout; weight routes want the admin key when the server has one."
-            )
-        message = f"{self.url}{path}: status {status}: {text}"
-        if status in BUSY:
-            raise ServerBusy(message)
-        raise ServerUnavailable(message) if status >= 500 else RequestRefused(message)

@@ -9,7 +9,7 @@ import asyncio
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -18,6 +18,7 @@ from asyncrl.inference.errors import ServerUnavailable
 
 MAX_HEAD_BYTES = 64 << 10
 MAX_BODY_BYTES = 256 << 20
+OnEvent = Callable[[bytes], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,14 @@ class Connections:
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._closed = False
 
-    async def request(self, method: str, path: str, body: bytes = b"", *, deadline_s: float) -> Reply:
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, deadline_s: float, on_event: OnEvent | None = None
+    ) -> Reply:
         """Send one request and read its reply. Cancelling it closes the connection, which aborts it at the server.
 
+        Args:
+            on_event: is given the data of each server-sent event as it comes, if the reply is a stream of them; the
+                reply's body is empty then. What it raises ends the request.
         Raises:
             ServerUnavailable: refused, dropped, unreadable, or `deadline_s` seconds passed.
         """
@@ -67,13 +73,13 @@ class Connections:
                         writer.close()
                         continue
                     try:
-                        return await self._exchange(reader, writer, message)
+                        return await self._exchange(reader, writer, message, on_event)
                     except _Dropped:
                         continue  # the server closed an idle connection while we wrote: it has not read the request
                 reader, writer = await asyncio.open_connection(
                     self._host, self._port, ssl=self._tls, limit=MAX_HEAD_BYTES
                 )
-                return await self._exchange(reader, writer, message)
+                return await self._exchange(reader, writer, message, on_event)
         except TimeoutError as error:
             raise ServerUnavailable(
                 f"{self.base_url}{path}: no answer in {deadline_s:g} s; the request is given up, its connection closed."
@@ -92,7 +98,13 @@ class Connections:
             writer.close()
         self._idle.clear()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, message: bytes) -> Reply:
+    async def _exchange(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        message: bytes,
+        on_event: OnEvent | None,
+    ) -> Reply:
         reusable = False
         try:
             writer.write(message)
@@ -106,7 +118,8 @@ class Connections:
             except ConnectionError as error:
                 raise _Dropped from error
             status, headers = _parse_head(head)
-            body = await _read_body(reader, headers)
+            is_stream = status == 200 and headers.get(b"content-type", b"").startswith(b"text/event-stream")
+            body = await _read_body(reader, headers, _Events(on_event) if on_event is not None and is_stream else None)
             reusable = headers.get(b"connection", b"").lower() != b"close"
             return Reply(status, body)
         finally:
@@ -136,7 +149,26 @@ def _parse_head(head: bytes) -> tuple[int, dict[bytes, bytes]]:
     return int(rest[:3]), headers
 
 
-async def _read_body(reader: asyncio.StreamReader, headers: Mapping[bytes, bytes]) -> bytes:
+class _Events:
+    """Server-sent events out of pieces of any size: of each only its data, which servers send on one line."""
+
+    def __init__(self, on_event: OnEvent) -> None:
+        self._on_event, self._held = on_event, bytearray()
+
+    def take(self, piece: bytes) -> None:
+        *lines, rest = piece.split(b"\n")
+        for line in lines:
+            self._held += line
+            if self._held.startswith(b"data:"):
+                self._on_event(bytes(self._held[5:]).strip())
+            self._held.clear()
+        self._held += rest
+        _checked(len(self._held))
+
+
+async def _read_body(
+    reader: asyncio.StreamReader, headers: Mapping[bytes, bytes], events: _Events | None = None
+) -> bytes:
     length = headers.get(b"content-length")
     if length is not None:
         return await reader.readexactly(_checked(int(length)))
@@ -150,8 +182,12 @@ async def _read_body(reader: asyncio.StreamReader, headers: Mapping[bytes, bytes
                 pass  # trailers
             return bytes(body)
         _checked(len(body) + size)
-        body += await reader.readexactly(size)
+        piece = await reader.readexactly(size)
         await reader.readexactly(2)
+        if events is None:
+            body += piece
+        else:
+            events.take(piece)
 
 
 def _checked(num_bytes: int) -> int:

@@ -192,7 +192,12 @@ class Fleet:
         try:
             async with server.awake():
                 answer = await server.client.generate(
-                    token_ids, sampling, extra_key=extra_key, deadline_s=self._limits.request_timeout_s, rid=rid
+                    token_ids,
+                    sampling,
+                    extra_key=extra_key,
+                    deadline_s=self._limits.request_timeout_s,
+                    rid=rid,
+                    watch=session.watch,
                 )
             spans = await self._placing.spans(answer, ack, server.name)
         except FellAsleep:

@@ -42,6 +42,8 @@ _RESET_CACHE = "/reset_prefix_cache?reset_running_requests=true"
 class VllmClient(ServerClient):
     """One vLLM server by address; takes and raises what ServerClient does."""
 
+    streams = False
+
     def __init__(self, url: str, **settings: Any) -> None:  # Any: ServerClient's, as they are
         super().__init__(url, **{**settings, "batches": False})  # the route takes one prompt
 

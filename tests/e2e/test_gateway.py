@@ -18,7 +18,7 @@ class Harnesses:
 
     def __init__(self, url: str, key: str) -> None:
         self._url, self._headers = url, {"authorization": f"Bearer {key}"}
-        self.num_ended = 0
+        self.num_ended = self.num_streams = 0
         self.refusals: list[str] = []
         self._thread = threading.Thread(target=lambda: asyncio.run(self._play()), name="harnesses")
         self._thread.start()
@@ -47,9 +47,9 @@ class Harnesses:
             return  # the gateway has ended with its run
 
     async def _session(self, http: httpx.AsyncClient, session: dict[str, Any]) -> None:
-        turn = await http.post(
-            f"{session['base_url']}/chat/completions", json={"model": "any", "messages": session["messages"]}
-        )
+        asked = {"model": "any", "messages": session["messages"], "stream": session["episode"] % 2 == 1}
+        turn = await http.post(f"{session['base_url']}/chat/completions", json=asked)
+        self.num_streams += turn.headers["content-type"].startswith("text/event-stream") and b"[DONE]" in turn.content
         ended = await http.post(f"/sessions/{session['id']}/end", json={})
         for reply in (turn, ended):
             if reply.status_code not in (200, 401, 404, 409):  # the run may end amid a session
@@ -72,6 +72,7 @@ def test_what_harnesses_play_is_trained_on(starter: None, start: Start, tmp_path
     facts = summary(run_dir)
     assert (facts["steps"], facts["audit_ok"], facts["weights_equal"]) == (3, True, True)
     assert harnesses.num_ended >= 3 * 8 * 8
+    assert harnesses.num_streams >= 3 * 8 * 4, "the server's own streams, with the versions of their tokens"
     rewards = [float(line["critic/rewards/mean"]) for line in metric_lines(run_dir) if "critic/rewards/mean" in line]
     assert len(rewards) >= 3
     assert all(0 < reward < 1 for reward in rewards)

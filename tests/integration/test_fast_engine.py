@@ -1,12 +1,14 @@
 """The fast engine answers as a server does: what is measured against it has been through the real client."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.streaming import Watch
 from tests.support.event_loop import in_event_loop
 from tests.support.fast_engine import Settings, running_engine
 
@@ -73,4 +75,30 @@ async def test_tokens_take_their_time_and_an_abort_ends_it() -> None:
         assert (await long).finish_reason == "abort"
         with pytest.raises(ServerUnavailable):
             await client.generate([7], sampling(900), extra_key=None, deadline_s=0.2)
+        await client.close()
+
+
+@in_event_loop
+async def test_a_streamed_answer_comes_in_pieces_that_are_those_of_the_whole_one() -> None:
+    with running_engine(replace(FAST, tokens_per_s=200.0)) as url:
+        client, pieces = client_of(url), list[list[int]]()
+        prompt = [7, SIGN, 60, 61, 62, 63, 64, STOP, 9]
+        watch = Watch(2, lambda ids: pieces.append(list(ids)))
+        answer = await client.generate(prompt, sampling(30), extra_key=None, deadline_s=10, watch=watch)
+        assert pieces == [[60, 61], [62, 63], [64, STOP]]
+        assert answer == await client.generate(prompt, sampling(30), extra_key=None, deadline_s=10)
+        await client.close()
+
+
+@in_event_loop
+async def test_a_streamed_answer_that_does_not_end_in_time_is_what_was_shown_of_it() -> None:
+    with running_engine(replace(FAST, tokens_per_s=20.0, answer_tokens=400)) as url:
+        client, shown = client_of(url), list[int]()
+        watch = Watch(1, shown.extend)
+        answer = await client.generate([7], sampling(400), extra_key=None, deadline_s=0.4, watch=watch)
+        assert answer.finish_reason == "abort"
+        assert 0 < len(answer.token_ids) < 20
+        assert list(answer.token_ids) == shown
+        assert answer.one_version
+        assert [run.label for run in answer.runs] == [""], "the fleet knows the oldest that it may be"
         await client.close()

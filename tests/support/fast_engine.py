@@ -13,11 +13,12 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
+STREAM_HEAD = b"HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 HEAD = b"HTTP/1.1 %d X\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
 OK = b'{"success":true,"message":"","status":"ok"}'
 
@@ -67,10 +68,10 @@ class FastEngine:
         self._running: dict[str, asyncio.Future[bool]] = {}
         self.num_answers = self.num_aborts = 0
 
-    async def reply(self, path: str, body: bytes) -> bytes:
-        """The body of the answer to one request."""
+    async def reply(self, path: str, body: Any) -> bytes:
+        """The body of the answer to one request, whose own is decoded."""
         if path == "/generate":
-            return await self._generate(json.loads(body))
+            return await self._generate(body)
         if path == "/model_info":
             return json.dumps({"model_path": "/model", "weight_version": self._settings.label}).encode()
         if path == "/v1/loads":
@@ -80,8 +81,25 @@ class FastEngine:
             counts = {"answers": self.num_answers, "aborts": self.num_aborts, "running": len(self._running)}
             return json.dumps(counts).encode()
         if path == "/abort_request":
-            self._abort(json.loads(body))
+            self._abort(body)
         return OK
+
+    async def events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """The answer to one streamed request: what there is so far after every `stream_interval` tokens, then all."""
+        prompt, sampling, rid = body["input_ids"], body["sampling_params"], body["rid"]
+        ids, tokens_per_s = self._settings.answer(prompt, sampling["max_new_tokens"])
+        every = sampling.get("stream_interval", 1)
+        answering = asyncio.ensure_future(self._answer(prompt, sampling, rid))
+        try:
+            for size in range(every, len(ids), every):
+                await asyncio.wait((answering,), timeout=every / tokens_per_s)
+                if answering.done():
+                    break
+                yield self._body(rid, len(prompt), ids[:size], None)
+            yield await answering
+            yield b"[DONE]"
+        finally:
+            answering.cancel()
 
     def _abort(self, body: dict[str, Any]) -> None:
         for rid, future in self._running.items():
@@ -121,17 +139,18 @@ class FastEngine:
         self.num_answers += 1
         return self._body(rid, len(prompt), ids, finish)
 
-    def _body(self, rid: str, num_prompt: int, ids: list[int], finish: dict[str, object]) -> bytes:
+    def _body(self, rid: str, num_prompt: int, ids: list[int], finish: dict[str, object] | None) -> bytes:
         label = self._settings.label
-        meta = {
+        meta: dict[str, object] = {
             "id": rid,
             "finish_reason": finish,
             "prompt_tokens": num_prompt,
             "completion_tokens": len(ids),
-            "weight_version": label,
-            "weight_versions": [{"version": label, "start": 0, "end": len(ids)}],
             "output_token_logprobs": [[-0.5, one, None] for one in ids],
         }
+        if finish is not None:  # not before, as SGLang does
+            versions = [{"version": label, "start": 0, "end": len(ids)}]
+            meta |= {"weight_version": label, "weight_versions": versions}
         return json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).encode()
 
 
@@ -171,8 +190,15 @@ class Connection(asyncio.Protocol):
             self._task = asyncio.ensure_future(self._answer(path, bytes(rest[:length])))
 
     async def _answer(self, path: str, body: bytes) -> None:
-        data = await self._engine.reply(path, body)
         assert self._transport is not None
+        asked = json.loads(body) if body else {}
+        if path == "/generate" and asked.get("stream"):
+            self._transport.write(STREAM_HEAD)
+            async for event in self._engine.events(asked):
+                self._transport.write(b"%x\r\ndata: %b\n\n\r\n" % (len(event) + 8, event))
+            self._transport.write(b"0\r\n\r\n")
+            return
+        data = await self._engine.reply(path, asked)
         self._transport.write(HEAD % (200, len(data)) + data)
 
 

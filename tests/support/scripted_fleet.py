@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from asyncrl.inference.errors import MalformedAnswer
 from asyncrl.inference.generated import Generated
 from asyncrl.inference.protocol import Sampling
 from asyncrl.inference.session import Session
@@ -25,6 +26,7 @@ class ScriptedFleet:
         error: raised in place of the next answer.
         encode, end: how a text becomes ids, and the id that ends an answer.
         asked: (tokens, sampling) of each request.
+        lost_after: a watched answer is lost once so many of its tokens were shown; None: none is.
     """
 
     default: str = "ok"
@@ -36,7 +38,9 @@ class ScriptedFleet:
     encode: Callable[[str], list[int]] = encode
     end: int = END
     asked: list[tuple[list[int], Sampling]] = field(default_factory=list)
+    lost_after: int | None = None
     num_cancelled: int = 0
+    num_cuts: int = 0
     _rest: dict[int, list[int]] = field(default_factory=dict)
 
     async def generate(
@@ -70,6 +74,17 @@ class ScriptedFleet:
             self.version += 1
         elif len(given) == len(ids):
             finish = "stop"
+        if session.watch is not None:
+            num_cuts, every = self.num_cuts, session.watch.every
+            for start in range(0, len(given), every):
+                if self.lost_after is not None and start >= self.lost_after:
+                    self.lost_after = None
+                    raise MalformedAnswer("spans", "its last event contradicts itself")
+                session.watch.show(given[start : start + every])
+                await asyncio.sleep(0)
+                if self.num_cuts > num_cuts:
+                    given, finish = given[: start + every], "abort"
+                    break
         if len(given) < len(ids):
             self._rest[len(token_ids) + len(given)] = ids[len(given) :]
         session.server = "server-0"
@@ -77,4 +92,5 @@ class ScriptedFleet:
         return Generated(tuple(given), logprobs, finish, (Span(version, DIGEST, len(given)),), "server-0")
 
     async def cut(self, session: Session) -> None:
-        """Nothing is ever at a server."""
+        """An answer that is watched ends with what was shown of it; others never are at a server."""
+        self.num_cuts += 1

@@ -44,7 +44,7 @@ class TurnSettings:
     Attributes:
         model_name: of the policy, in answers.
         timeout_s: seconds that one turn may take.
-        stream_tokens: a stream's answer is asked for in pieces of so many tokens; None: as a whole.
+        stream_tokens: a stream's answer comes in pieces of so many tokens; None: as a whole.
         splits_thoughts: whether thoughts are shown as reasoning, apart from what is said.
         refuses_other_sampling: whether a request that wants to be sampled otherwise than the run is refused.
     """
@@ -150,9 +150,8 @@ class TurnTaker:
             counts=self.counts,
         )
         text = TurnText(self._chat.decode, request.sampling.stop, reader, show)
-        sampler = TurnSampler(
-            WatchedFleet(self._fleet, text), self._settings_of(request), self._chat.eos_ids, self.counts
-        )
+        fleet = WatchedFleet(self._fleet, text, self._settings.stream_tokens if request.stream else None)
+        sampler = TurnSampler(fleet, self._settings_of(request), self._chat.eos_ids, self.counts)
         finish = await sampler.sample(session.task, progress)
         session.server = progress.session.server
         text.finish()
@@ -166,13 +165,7 @@ class TurnTaker:
 
     def _settings_of(self, request: TurnRequest) -> EpisodeSettings:
         most, run = request.sampling.max_tokens, self._sampling
-        if most is None and not request.stream:
-            return run
-        return replace(
-            run,
-            max_new_tokens=run.max_new_tokens if most is None else min(most, run.max_new_tokens),
-            chunk_tokens=(self._settings.stream_tokens if request.stream else None) or run.chunk_tokens,
-        )
+        return run if most is None else replace(run, max_new_tokens=min(most, run.max_new_tokens))
 
     def _ends_in_thought(self, token_ids: list[int]) -> bool:
         """Whether the prompt opens a thought for the model, as some templates do."""

@@ -1,21 +1,29 @@
 """A fleet whose answers are shown as they come, and end where a stop text does."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from asyncrl.errors import ServerError
 from asyncrl.inference.generated import Generated
 from asyncrl.inference.protocol import Sampling
 from asyncrl.inference.session import Session
+from asyncrl.inference.streaming import Watch
 from asyncrl.rollout.gateway.turn_text import TurnText
-from asyncrl.rollout.turns import Generator
+from asyncrl.rollout.turns import EpisodeFailed, Generator
 from buffer import Span
 
 
 class WatchedFleet:
-    """The fleet for one turn."""
+    """The fleet for one turn.
 
-    def __init__(self, fleet: Generator, text: TurnText) -> None:
-        self._fleet, self._text = fleet, text
+    Args:
+        every: tokens at a time in which an answer is shown before it is whole; None: it is shown at once.
+    """
+
+    def __init__(self, fleet: Generator, text: TurnText, every: int | None) -> None:
+        self._fleet, self._text, self._every = fleet, text, every
+        self._cut: asyncio.Task[None] | None = None
 
     async def generate(
         self,
@@ -25,9 +33,37 @@ class WatchedFleet:
         session: Session,
         may_start_on: Callable[[int], bool],
     ) -> Generated:
-        """As the fleet's; an answer with a stop text in it ends with the token that completes it."""
-        answer = await self._fleet.generate(token_ids, sampling, session=session, may_start_on=may_start_on)
-        num_kept = self._text.push(answer.token_ids)
+        """As the fleet's; an answer with a stop text in it ends with the token that completes it.
+
+        Raises:
+            EpisodeFailed: an answer is lost of which something was shown: another one would begin otherwise.
+        """
+        seen, num_kept = 0, 0
+
+        def show(ids: Sequence[int]) -> None:
+            nonlocal seen, num_kept
+            if self._text.stop_text is not None:
+                return
+            seen += len(ids)
+            num_kept += self._text.push(ids)
+            if self._text.stop_text is not None:
+                self._cut = asyncio.ensure_future(self._fleet.cut(session))  # the rest is not wanted
+
+        session.watch = Watch(self._every, show) if self._every is not None else None
+        try:
+            answer = await self._fleet.generate(token_ids, sampling, session=session, may_start_on=may_start_on)
+        except ServerError as error:
+            if not seen:
+                raise
+            raise EpisodeFailed(
+                "stream_lost", f"the answer was lost after {seen} tokens were shown: {error}"
+            ) from error
+        finally:
+            session.watch = None
+            if self._cut is not None:
+                self._cut.cancel()
+        if self._text.stop_text is None:
+            num_kept += self._text.push(answer.token_ids[seen:])
         if self._text.stop_text is None:
             return answer
         return ended_at(answer, num_kept, num_before=len(token_ids))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncrl.inference.errors import RequestRefused, ServerUnavailable
-from asyncrl.rollout.gateway.conversation import ProtocolError, TurnRequest
+from asyncrl.rollout.gateway.conversation import AskedSampling, ProtocolError, TurnRequest
 from asyncrl.rollout.gateway.session import Session, SessionEnd
 from asyncrl.rollout.gateway.session_turns import Repeat
 from buffer import Row
@@ -322,8 +322,36 @@ async def test_a_stream_shows_the_answer_in_pieces_and_then_has_it() -> None:
     assert (answer.id, answer.prompt_tokens) == (pieces[0].start.id, pieces[0].start.prompt_tokens)
     assert "".join(piece.text for piece in pieces) == answer.text == "I call"
     assert "".join(piece.reasoning for piece in pieces) == answer.reasoning == "well"
-    assert len(parts.fleet.asked) > 5, "asked for in pieces of stream_tokens"
+    assert len(parts.fleet.asked) == 1
+    assert sum(bool(piece.reasoning or piece.text) for piece in pieces) > 2, "shown stream_tokens at a time"
     check_row(session, 0, [f"<think>well</think>I call {CALL}"])
+
+
+@in_event_loop
+async def test_a_stream_ends_at_the_server_where_a_stop_text_does() -> None:
+    parts = GatewayParts(fleet=ScriptedFleet(default="one STOP and much that nobody wants"))
+    session = parts.session()
+    request = TurnRequest((user("a"),), (), AskedSampling(stop=("STOP",)), stream=True)
+    answer = [piece async for piece in parts.turns.begin(session, request, None).pieces()][-1].answer
+    assert answer is not None
+    assert (answer.text, answer.stop_text, answer.finish_reason) == ("one ", "STOP", "stop")
+    assert parts.fleet.num_cuts == 1
+    check_row(session, 0, ["one STOP"])
+
+
+@in_event_loop
+async def test_an_answer_that_is_lost_after_some_of_it_was_shown_is_not_begun_anew() -> None:
+    parts = GatewayParts(fleet=ScriptedFleet(default="abcdefghij", lost_after=4))
+    session = parts.session()
+    request = TurnRequest((user("a"),), (), stream=True)
+    with pytest.raises(ProtocolError, match="lost after 4 tokens were shown") as lost:
+        [piece async for piece in parts.turns.begin(session, request, None).pieces()]
+    assert lost.value.status == 503
+    assert (session.rows, parts.counts["turns_stream_lost"]) == ([], 1)
+    parts.fleet.lost_after = 0
+    answer = [piece async for piece in parts.turns.begin(session, request, None).pieces()][-1].answer
+    assert answer is not None
+    assert answer.text == "abcdefghij", "one that was not begun is asked for again"
 
 
 words = st.text("abc", min_size=1, max_size=3)
