@@ -1,11 +1,11 @@
 """The local engine against transformers' static-batch generate: same model, same requests, one thread, interleaved.
 
 `vs_generate_32`: one batch of 32 requests of mixed lengths. `vs_generate_steady`: 128 of them, 32 at a time; generate
-takes them as four static batches. Both on the 4 M model in float32, oneDNN packed; beside them the same in bfloat16,
-and the 0.1 M model in float32. Useful tokens only are counted; both sides return the logprob of every sampled token.
-generate is told each row's length and stops when the longest is reached. Times are CPU seconds of one thread, which on
-a quiet machine are the wall's, and on a shared one do not count who else ran. A ratio is the median over rounds of that
-round's ratio; `_low` and `_high` are its extremes.
+takes them as four static batches. Both on the 4 M model in float32, its weights laid out for this CPU; beside them the
+same in bfloat16, and the 0.1 M model in float32. Useful tokens only are counted; both sides return the logprob of every
+sampled token. generate is told each row's length and stops when the longest is reached. Times are CPU seconds of one
+thread, which on a quiet machine are the wall's, and on a shared one do not count who else ran. A ratio is the median
+over rounds of that round's ratio; `_low` and `_high` are its extremes.
 
 Not shown: HTTP, prompts shared within a group (all are distinct here; sharing favours the engine), more threads.
 """

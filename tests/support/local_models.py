@@ -17,7 +17,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from asyncrl.inference.local_engine.compute import ComputeWeights
+from asyncrl.inference.local_engine.compute import ComputeWeights, Kind
 from asyncrl.inference.local_engine.engine import Engine, EngineSettings
 from asyncrl.inference.local_engine.model_config import ModelConfig
 from asyncrl.inference.local_engine.models import LocalModel
@@ -100,13 +100,13 @@ def make_engine(
     dtype: torch.dtype = torch.float32,
     compute_dtype: torch.dtype | None = None,
     *,
-    packed: bool | None = None,
+    kind: Kind | None = None,
     with_text: bool = False,
     **settings: object,
 ) -> Engine:
     """An engine over a transformers model."""
     local = local_model(model, dtype)
-    compute = ComputeWeights(local.weights, compute_dtype or dtype, packed=packed)
+    compute = ComputeWeights(local.weights, compute_dtype or dtype, kind=kind)
     chosen = EngineSettings(**{"max_running": 32, "context_length": 1024, **settings})
     return Engine(local, compute, chosen, TextCodec(make_tokenizer()) if with_text else None)
 

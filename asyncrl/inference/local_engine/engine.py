@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from asyncrl.inference.local_engine.compute import ComputeWeights
@@ -200,7 +202,7 @@ class Engine:
         count = len(batch)
         logits = self.forward.logits(torch.stack(hidden))
         self._ban_early_stops(logits, first)
-        done = self.rows.emit(logits, slice(first, first + count), count)
+        done = self.rows.emit(logits, first, count)
         self.num_sampled += count
         self._settle(first, done, report)
 
@@ -212,7 +214,7 @@ class Engine:
         self.cache.extend(self.rows.positions[:num])
         logits = self.forward.decode(self.rows.tokens[:width], self.rows.positions[:width], num)
         self._ban_early_stops(logits, 0)
-        done = self.rows.emit(logits, slice(0, width), num)
+        done = self.rows.emit(logits, 0, num)
         self.num_sampled += num
         self._settle(0, done, report)
 
@@ -231,9 +233,9 @@ class Engine:
                 banned = request.params.stop_token_ids | self.model.config.eos_ids
                 logits[row - first, [token for token in banned if 0 <= token < logits.shape[1]]] = -math.inf
 
-    def _settle(self, first: int, done: Tensor, report: TickReport) -> None:
+    def _settle(self, first: int, done: NDArray[np.bool_], report: TickReport) -> None:
         """Retires what is done among rows [first, first + len(done)), just emitted; reports progress of streams."""
-        ended = {first + index for index in done.nonzero().view(-1).tolist()} if bool(done.any()) else set()
+        ended: set[int] = set((first + np.flatnonzero(done)).tolist())
         matched: dict[int, str] = {}
         for row in self.rows.watched:
             if first <= row < first + len(done) and row not in ended:

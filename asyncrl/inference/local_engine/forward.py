@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asyncrl.inference.local_engine import fused
 from asyncrl.inference.local_engine.compute import ComputeWeights, LayerTensors
 from asyncrl.inference.local_engine.kv_cache import Int64, KVCache
 
@@ -88,6 +89,7 @@ class Forward:
         c = self.config
         self._floor = torch.tensor((c.hidden * c.rms_eps) ** 0.5)
         self._head_floor = torch.tensor((c.head_dim * c.rms_eps) ** 0.5)
+        self._fused = fused.FusedDecode(compute, cache, self._rope) if fused.is_possible(compute) else None
 
     def _rope_table(self, max_length: int) -> Tensor:
         """[max_length, 1, head_dim / 2] complex64: the rotation of each pair of numbers of a head at each position."""
@@ -141,6 +143,8 @@ class Forward:
         Returns:
             [N, vocab] float32; padding rows hold garbage.
         """
+        if self._fused is not None:
+            return self._fused.decode(tokens, positions, num_rows)
         step = self._step(positions, num_rows)
         x, rope = F.embedding(tokens, self.compute.embedding), self._rope[torch.from_numpy(positions)]
         for layer, keys, values in zip(self.compute.layers, self.cache.keys, self.cache.values, strict=True):

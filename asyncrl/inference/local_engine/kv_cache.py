@@ -46,6 +46,11 @@ class KVCache:
         """Blocks of the longest live row."""
         return int(self._levels_of[: self.num_rows].max(initial=0))
 
+    @property
+    def table(self) -> Int64:
+        """[max_rows, levels] the block of each row's level; -1 where there is none."""
+        return self._table
+
     def num_bytes(self) -> int:
         """Bytes of storage held, used or not."""
         return sum(store.numel() * store.element_size() for store in (self.keys, self.values))
@@ -145,8 +150,6 @@ class KVCache:
 
     def write(self, blocks: Int64, content: tuple[Tensor, Tensor]) -> None:
         """Copies content in, as `read` gave it; `blocks` may be several rows' blocks for one row's content repeated."""
-        index = torch.from_numpy(blocks)
         keys, values = content
-        repeat = len(blocks) // keys.shape[1]
-        self.keys[:, index] = keys if repeat == 1 else keys.repeat(1, repeat, 1, 1)
-        self.values[:, index] = values if repeat == 1 else values.repeat(1, repeat, 1, 1, 1)
+        index = torch.from_numpy(blocks).view(-1, keys.shape[1])
+        self.keys[:, index], self.values[:, index] = keys.unsqueeze(1), values.unsqueeze(1)

@@ -7,16 +7,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asyncrl.inference.local_engine import kernels
 from asyncrl.inference.local_engine.kv_cache import Int64
 from asyncrl.inference.local_engine.request import Request
-from asyncrl.inference.local_engine.sampling import Filters, sample, uniforms
+from asyncrl.inference.local_engine.sampling import BLOCKS_FROM, Filters, sample, uniforms
 
 STOP_IDS = 8
 """Stop ids checked as vectors; a row with more is checked in Python."""
 
 
 class Rows:
-    """Vectors over rows; live rows are the prefix [0, num). Each torch tensor shares memory with its numpy twin."""
+    """Vectors over rows; live rows are the prefix [0, num). `tokens`, a torch tensor, shares memory with its twin."""
 
     def __init__(self, capacity: int, max_length: int, *, vocab: int, seed: int) -> None:
         self.capacity, self.vocab, self.seed = capacity, vocab, seed
@@ -39,14 +40,9 @@ class Rows:
         )
         self._vectors: tuple[NDArray[np.generic], ...] = vectors
         self.tokens = torch.from_numpy(self._token)
-        self._t_num, self._t_limit = torch.from_numpy(self.num_output), torch.from_numpy(self._limit)
-        self._t_stop, self._t_inverse = torch.from_numpy(self._stop), torch.from_numpy(self._inverse_temperature)
-        self._t_greedy, self._t_top_k = torch.from_numpy(self._greedy), torch.from_numpy(self._top_k)
-        self._t_top_p, self._t_min_p = torch.from_numpy(self._top_p), torch.from_numpy(self._min_p)
-        self._flat_uniform = torch.from_numpy(self._uniform).view(-1)
-        self._flat_token = torch.from_numpy(self._out_token).view(-1)
-        self._flat_logprob = torch.from_numpy(self._out_logprob).view(-1)
-        self._first_cell = torch.arange(capacity) * max_length
+        self._flat_uniform = self._uniform.reshape(-1)
+        self._flat_token, self._flat_logprob = self._out_token.reshape(-1), self._out_logprob.reshape(-1)
+        self._first_cell: Int64 = np.arange(capacity) * max_length
         self._changed = True
         self._any_greedy = self._any_filter = self._any_temperature = False
         self._stop_width = 0
@@ -107,38 +103,49 @@ class Rows:
         tokens: list[int] = self._out_token[row, max(0, num - count) : num].tolist()
         return tokens
 
-    def emit(self, logits: Tensor, rows: slice | Tensor, count: int) -> Tensor:
-        """Draws the next token of some rows and records it.
+    def emit(self, logits: Tensor, first: int, count: int) -> NDArray[np.bool_]:
+        """Draws the next token of rows [first, first + count) and records it.
 
         Args:
-            logits: [N, vocab] float32; overwritten.
-            rows: N row indices; those from `count` on are padding and nothing is recorded for them.
+            logits: [N, vocab] float32; overwritten. Those from `count` on are of padding rows, and nothing is recorded.
+            first: row of the first logits.
             count: rows to record.
         Returns:
             [count] bool: at its limit, drew a stop id, or its logprob is NaN.
         """
         self._summarise()
-        num = self._t_num[rows]
+        # A row at its limit of the buffer cannot be here: admission keeps prompt + output within the context.
+        tokens, logprobs = self._draw(logits, slice(first, first + len(logits)))
+        rows = slice(first, first + count)
+        tokens, logprobs, num = tokens[:count], logprobs[:count], self.num_output[rows]
         cells = self._first_cell[rows] + num
+        self._flat_token[cells], self._flat_logprob[cells] = tokens, logprobs
+        self._token[rows] = tokens
+        num += 1
+        done: NDArray[np.bool_] = (num >= self._limit[rows]) | np.isnan(logprobs)
+        if self._stop_width:
+            done |= (tokens[:, None] == self._stop[rows, : self._stop_width]).any(1)
+        return done
+
+    def _draw(self, logits: Tensor, rows: slice) -> tuple[Int64, NDArray[np.float32]]:
+        """Tokens and logprobs by logits of some rows; by a kernel where it saves more in calls than it costs."""
+        uniform = self._flat_uniform[self._first_cell[rows] + self.num_output[rows]]
+        if kernels.HAVE_NUMBA and not self._any_filter and self.vocab < BLOCKS_FROM:
+            tokens, logprobs = np.empty(len(uniform), np.int64), np.empty(len(uniform), np.float32)
+            inverse, greedy = self._inverse_temperature[rows], self._greedy[rows]
+            kernels.draw(logits.numpy(), inverse, greedy, uniform, tokens, logprobs)
+            return tokens, logprobs
         filters = None
         if self._any_filter:
-            filters = Filters(self._t_top_k[rows], self._t_top_p[rows], self._t_min_p[rows])
-        greedy = self._t_greedy[rows] if self._any_greedy else None
-        # A row at its limit of the buffer cannot be here: admission keeps prompt + output within the context.
-        uniform = self._flat_uniform[cells]
-        inverse = self._t_inverse[rows] if self._any_temperature else None
-        tokens, logprobs = sample(logits, inverse, uniform, greedy=greedy, filters=filters)
-        if count < len(tokens):
-            tokens, logprobs, cells, num = tokens[:count], logprobs[:count], cells[:count], num[:count]
-            rows = slice(rows.start, rows.start + count) if isinstance(rows, slice) else rows[:count]
-        self._flat_token[cells], self._flat_logprob[cells] = tokens, logprobs
-        self.tokens[rows] = tokens
-        num = num + 1
-        self._t_num[rows] = num
-        done = (num >= self._t_limit[rows]) | (logprobs != logprobs)
-        if self._stop_width:
-            done |= (tokens.unsqueeze(1) == self._t_stop[rows, : self._stop_width]).any(1)
-        return done
+            filters = Filters(*(torch.from_numpy(one[rows]) for one in (self._top_k, self._top_p, self._min_p)))
+        drawn = sample(
+            logits,
+            torch.from_numpy(self._inverse_temperature[rows]) if self._any_temperature else None,
+            torch.from_numpy(uniform),
+            greedy=torch.from_numpy(self._greedy[rows]) if self._any_greedy else None,
+            filters=filters,
+        )
+        return drawn[0].numpy(), drawn[1].numpy()
 
     @property
     def watched(self) -> list[int]:

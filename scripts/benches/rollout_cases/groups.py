@@ -29,12 +29,12 @@ def grouped(work: Work) -> Work:
 
 
 def measure(rounds: int) -> Figures:
-    """Interleaved rounds on the 4 M model in float32, packed, one thread; CPU seconds.
+    """Interleaved rounds on the 4 M model in float32, one thread; CPU seconds.
 
     Returns:
         `vs_generate_32`: 4 groups of 8 at once; `vs_generate_steady`: 16 groups, 32 rows at a time (generate: four
         static batches); each the median over rounds of that round's ratio, with its extremes. `of_matmul_bound_32`:
-        share of a step of 32 rows that its bare matrix products would take.
+        share of a step of 32 rows that its bare matrix products would take. `kind_<kind>`: how the weights lie.
     """
     torch.set_num_threads(1)
     model = make_model("4m", torch.float32)
@@ -50,7 +50,8 @@ def measure(rounds: int) -> Figures:
             pair = (seconds(theirs), seconds(ours))
             if number:  # the first warms up
                 times[kind].append(pair)
-    figures: Figures = {"of_matmul_bound_32": round(matmul_share(engine), 3), "kind_packed": float(_is_packed(engine))}
+    kind = engine.compute.kind
+    figures: Figures = {"of_matmul_bound_32": round(matmul_share(engine), 3), f"kind_{kind}": 1.0}
     for kind, pairs in times.items():
         ratios = [theirs / ours for theirs, ours in pairs]
         tokens = sum(length for _, length in work[kind])
@@ -103,7 +104,3 @@ def _cpu_s(call: Callable[[], object]) -> float:
     start = time.process_time()
     call()
     return time.process_time() - start
-
-
-def _is_packed(engine: Engine) -> bool:
-    return engine.compute.kind == "packed"

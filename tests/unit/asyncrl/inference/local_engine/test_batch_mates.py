@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from asyncrl.inference.local_engine import self_check
-from asyncrl.inference.local_engine.compute import ComputeWeights
+from asyncrl.inference.local_engine import kernels, self_check
+from asyncrl.inference.local_engine.compute import ComputeWeights, Kind
 from asyncrl.inference.local_engine.engine import Engine
 from asyncrl.inference.local_engine.request import Request
 from tests.support.local_models import make_engine, make_model, make_request, random_work
@@ -22,20 +22,24 @@ WIDER = {"hidden_size": 160, "intermediate_size": 336, "num_attention_heads": 5,
 class Case:
     model: dict[str, object]
     dtype: torch.dtype = torch.float32
-    packed: bool | None = None
+    kind: Kind | None = None
+    numba: bool = True
 
 
 CASES = {
     "plain float32": Case({}),
-    "packed float32": Case(WIDER),
-    "plain float32, wide": Case(WIDER, packed=False),
+    "plain float32, without numba": Case({}, numba=False),
+    "transposed float32": Case(WIDER, kind="transposed"),
+    "packed float32": Case(WIDER, kind="packed"),
+    "plain float32, wide": Case(WIDER, kind="plain"),
     "packed bfloat16": Case(WIDER, torch.bfloat16),
     "blocks of 64": Case({"num_attention_heads": 8, "num_key_value_heads": 8}),
+    "blocks of 64, without numba": Case({"num_attention_heads": 8, "num_key_value_heads": 8}, numba=False),
 }
 
 
 def engine_for(case: Case, **settings: object) -> Engine:
-    return make_engine(make_model("qwen2", **case.model), case.dtype, packed=case.packed, **settings)
+    return make_engine(make_model("qwen2", **case.model), case.dtype, kind=case.kind, **settings)
 
 
 def outcome(request: Request) -> Outcome:
@@ -43,7 +47,11 @@ def outcome(request: Request) -> Outcome:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_results_do_not_depend_on_order_on_company_or_on_the_number_of_rows(name: str) -> None:
+def test_results_do_not_depend_on_order_on_company_or_on_the_number_of_rows(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not CASES[name].numba:
+        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
     work = random_work(36, seed=3)
 
     def run(order: list[int], **settings: object) -> dict[int, Outcome]:
@@ -60,19 +68,22 @@ def test_results_do_not_depend_on_order_on_company_or_on_the_number_of_rows(name
 
 
 @pytest.mark.parametrize(
-    ("overrides", "lengths"),
+    ("overrides", "lengths", "numba"),
     [
-        ({}, (150, 200, 250, 400, 33, 700)),
+        ({}, (150, 200, 250, 400, 33, 700), True),
+        ({}, (150, 200, 250, 400, 33, 700), False),
         # More than 16 blocks: from there on torch sums in another order.
-        ({"num_attention_heads": 8, "num_key_value_heads": 8}, (1200, 64, 30)),
+        ({"num_attention_heads": 8, "num_key_value_heads": 8}, (1200, 64, 30), False),
         # Heads for which a decode product over 192 positions differs from one over 256.
-        ({"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128}, (180, 300, 20)),
-        ({"num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 64}, (180, 300, 20)),
+        ({"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 128}, (180, 300, 20), False),
+        ({"num_attention_heads": 7, "num_key_value_heads": 1, "head_dim": 64}, (180, 300, 20), False),
     ],
 )
 def test_prompts_longer_than_an_attention_tile_do_not_see_their_batch_mates(
-    overrides: dict[str, object], lengths: tuple[int, ...]
+    overrides: dict[str, object], lengths: tuple[int, ...], numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not numba:
+        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
     # SDPA tiles by the length of the longest prompt from 192 on, and decode products split from 256 positions on.
     model = make_model("qwen3", **overrides)
     prompts = [[(i * 13 + n) % 51 for i in range(n)] for n in lengths]

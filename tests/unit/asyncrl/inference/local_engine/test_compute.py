@@ -38,17 +38,24 @@ def test_tiny_float32_models_read_the_plain_weights_themselves() -> None:
     assert compute.layers[0].down.data_ptr() == weights.fused[weights.layers[0].down].data_ptr()
 
 
+@pytest.mark.parametrize("intel", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_wider_models_are_packed_and_compute_the_same(dtype: torch.dtype) -> None:
+def test_wider_models_have_the_layout_of_the_cpu_and_compute_the_same(
+    dtype: torch.dtype, intel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.inference.local_engine.compute._mkl_is_at_home", lambda: intel)
     weights = weights_of(dtype, **WIDE)
     compute = ComputeWeights(weights, dtype)
     # oneDNN has no packed bfloat16 product for CPUs without AVX-512; what it falls back to computes the same.
     is_there = dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    assert compute.kind == ("packed" if is_there else "plain")
+    assert compute.kind == ("transposed" if intel and dtype == torch.float32 else "packed" if is_there else "plain")
     rows = torch.randn(8, 160, generator=torch.Generator().manual_seed(0)).to(dtype)
     got = compute.linear(rows, compute.layers[0].gate_up, None)
     expected = F.linear(rows.float(), weights.fused[weights.layers[0].gate_up].float())
     assert torch.allclose(got.float(), expected, rtol=2e-2, atol=2e-2)
+    bias = torch.randn(len(expected[0]), generator=torch.Generator().manual_seed(1)).to(dtype)
+    got = compute.linear(rows, compute.layers[0].gate_up, bias)
+    assert torch.allclose(got.float(), expected + bias.float(), rtol=2e-2, atol=2e-2)
 
 
 def test_a_packed_product_that_is_wrong_on_this_machine_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +63,7 @@ def test_a_packed_product_that_is_wrong_on_this_machine_is_not_used(monkeypatch:
         "asyncrl.inference.local_engine.compute._packed_linear", lambda rows, weight, bias: rows.new_zeros(len(rows), 7)
     )
     monkeypatch.setattr(torch, "allclose", lambda *args, **kwargs: False)
-    assert ComputeWeights(weights_of(**WIDE), torch.float32).kind == "plain"
+    assert ComputeWeights(weights_of(**WIDE), torch.float32, kind="packed").kind == "plain"
 
 
 def test_only_touched_parameters_are_made_again() -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from asyncrl.inference.local_engine import kernels
 from asyncrl.inference.local_engine.request import Request
 from tests.support.local_models import VOCAB, make_engine, make_model, make_request, random_work, reference_logprobs
 
@@ -39,8 +40,13 @@ def with_rounded_weights(model: torch.nn.Module) -> torch.nn.Module:
     return model
 
 
+@pytest.mark.parametrize("numba", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_logprobs_of_sampled_tokens_equal_those_of_transformers(name: str) -> None:
+def test_logprobs_of_sampled_tokens_equal_those_of_transformers(
+    name: str, numba: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not numba:
+        monkeypatch.setattr(kernels, "HAVE_NUMBA", False)
     family, overrides = MODELS[name]
     model = make_model(family, **overrides)
     engine = make_engine(model)
