@@ -45,6 +45,30 @@ def test_what_was_shown_of_an_answer_whose_server_is_gone_is_a_cut_answer_withou
     assert parse_answer(whole.so_far()) == parse_answer(json.loads(event([5, 2], STOP))), "only its end is missing"
 
 
+def test_what_was_shown_without_logprobs_is_no_answer() -> None:
+    made, shown = stream(json.dumps({"output_ids": [5]}).encode())
+    assert shown == [[5]]
+    with pytest.raises(MalformedAnswer):
+        parse_answer(made.so_far())
+
+
+def test_an_answer_whose_text_looks_like_its_ids_is_read_right() -> None:
+    text = '"output_ids":[9] \\"output_ids\\": [8]'
+    body = {"text": text, **json.loads(event([5, 2], STOP))}
+    for separators in ((",", ":"), (", ", ": ")):
+        made, shown = stream(json.dumps(body, separators=separators).encode())
+        assert shown == [[5, 2]]
+        assert made.whole()["text"] == text
+
+
+def test_a_last_piece_that_is_cut_off_is_no_answer() -> None:
+    made, shown = stream(event([5]), event([5, 2], STOP)[:-1])
+    assert shown == [[5], [2]]
+    for read in (made.whole, made.so_far):
+        with pytest.raises(MalformedAnswer, match="not JSON"):
+            read()
+
+
 @pytest.mark.parametrize("events", [(), (b"[DONE]",), (event([5]), b"[DONE]")])
 def test_a_stream_that_ends_before_its_answer_is_none(events: tuple[bytes, ...]) -> None:
     made, _ = stream(*events)
