@@ -1,6 +1,5 @@
 """Servers that share what they stage are killed anywhere, many times: nobody gets a byte that is not the step's."""
 
-import multiprocessing as mp
 import random
 from collections import Counter
 from multiprocessing.connection import Connection, wait
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forkserver import forkserver
 from tests.support.stage_worker import BUCKETS, work
 
 STEPS, KILLS = 6, 8
@@ -20,8 +20,7 @@ class Workers:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(["tests.support.warm_kernels"])
+        self._context = forkserver()
         self.running: dict[str, tuple[ForkServerProcess, Connection]] = {}
         for name in NAMES:
             self.start(name)

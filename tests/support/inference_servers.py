@@ -3,7 +3,6 @@
 import base64
 import contextlib
 import json
-import multiprocessing
 import os
 import pickle
 import subprocess
@@ -22,6 +21,7 @@ import httpx
 import torch
 
 from tests.support import weight_loader
+from tests.support.forkserver import forkserver
 from tests.support.ports import reserved_ports
 from tests.support.sglang_python import warm_python
 
@@ -50,8 +50,7 @@ class ForkedServer:
     """The local server's `main` in a process forked from one that has imported torch already: a tenth of a start."""
 
     def __init__(self, argv: list[str]) -> None:
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["asyncrl.inference.local_server"])
+        context = forkserver()
         mine, theirs = context.Pipe(duplex=False)
         self._process = context.Process(target=_run_local_server, args=(argv, theirs), daemon=True)
         self._process.start()

@@ -6,7 +6,6 @@ download.
 
 import hashlib
 import logging
-import multiprocessing as mp
 import os
 import signal
 from collections import Counter
@@ -16,6 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests.support.forkserver import forkserver
 from tests.support.plain_engine import apply_ticket
 from tests.support.weights import Model, changed_model, manifest_of, random_model, save_model
 from weightsync.config import WeightsyncConfig
@@ -83,8 +83,7 @@ class ServerProcess:
     """A server's process, from outside."""
 
     def __init__(self, plan: Plan) -> None:
-        context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["tests.support.warm_kernels"])
+        context = forkserver()
         self.plan = plan
         self._pipe, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(plan, theirs), daemon=True)

@@ -2,47 +2,29 @@
 
 import json
 import os
-import subprocess
-import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 
 import pytest
 
 from asyncrl.trainer.parallel import OneRank
+from tests.support.forkserver import run_modules
 from tests.support.ports import reserved_ports
 from tests.support.tiny_policy import write_tiny_model
 
 
 def run_ranks(module: str, world: int, *arguments: str, timeout_s: float = 240.0) -> list[dict]:
     """Run `python -m module ARGUMENTS` as `world` ranks; the JSON object that each one's last line is."""
-    with reserved_ports(1) as (port,):
-        return _run_ranks(port, module, world, arguments, timeout_s)
-
-
-def _run_ranks(port: int, module: str, world: int, arguments: Sequence[str], timeout_s: float) -> list[dict]:
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
-            env={**os.environ, **meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for rank in range(world)
-    ]
-    try:
-        finished = [process.communicate(timeout=timeout_s) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for process, (out, err) in zip(processes, finished, strict=True):
-        assert process.returncode == 0, f"{out}\n{err}"
-    return [json.loads(out.splitlines()[-1]) for out, _ in finished]
+    with reserved_ports(1) as (port,), TemporaryDirectory() as directory:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+        own = [{**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+        finished = run_modules(module, arguments, own, Path(directory), timeout_s)
+    for rank in finished:
+        assert rank.code == 0, f"{rank.code} {rank.out}\n{rank.err}"
+    return [json.loads(rank.out.splitlines()[-1]) for rank in finished]
 
 
 def forked_ranks(world: int, run: Callable[[], dict]) -> list[dict]:
