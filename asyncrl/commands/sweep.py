@@ -13,7 +13,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from asyncrl.tuning.variant_run import Runs
     from asyncrl.tuning.variants import Variant
 
+LOOK_S = 0.5
 HEAD = ("held-out", "+-", "seeds", "tokens/s", "s/step", "stall", "lag", "stale", "variant")
 
 
@@ -65,7 +66,11 @@ def run(args: argparse.Namespace) -> int:
 
     with _terminated_like_interrupted(), ThreadPoolExecutor(args.at_once) as pool:
         try:
-            list(pool.map(play, variants))
+            for future in [pool.submit(play, variant) for variant in variants]:
+                # A signal between Python's last look and a wait is seen after the wait only: so none is long.
+                while wait([future], timeout=LOOK_S).not_done:
+                    pass
+                future.result()
         except BaseException:
             runs.stop()
             pool.shutdown(cancel_futures=True)
