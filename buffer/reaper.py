@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 
 from buffer.embedded import lock_now, starting
-from buffer.server_process import alive, pid_of, stop
+from buffer.server_process import alive, pid_of, runs, stop
 
 LOOK_S = 60.0
 """Longest time between two looks at the users; a quarter of IDLE_S if that is less."""
@@ -46,8 +46,9 @@ def reap(directory: Path, pid: int, idle_s: float) -> None:
                     stop(directory)
                     return
         except FileNotFoundError:
-            with suppress(ProcessLookupError):  # the directory was deleted, and nobody will find its server again
-                os.kill(pid, signal.SIGTERM)
+            if runs(pid, directory):  # the directory was deleted, and nobody will find its server again
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
             return
 
 

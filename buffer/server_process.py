@@ -138,12 +138,12 @@ def stop(directory: Path) -> None:
     pid = pid_of(directory)  # asked once: the server removes the file before it has written its last line and left
     for how in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + STOP_S
-        if _runs(pid, directory):
+        if runs(pid, directory):
             with suppress(ProcessLookupError):  # it left by itself
                 os.kill(pid, how)
-        while _runs(pid, directory) and time.monotonic() < deadline:
+        while runs(pid, directory) and time.monotonic() < deadline:
             _never.wait(_RECHECK_S)
-    if _runs(pid, directory):
+    if runs(pid, directory):
         raise ServerLost(f"the server of {directory}, process {pid}, did not end within {STOP_S} s of SIGKILL.")
     _forget_socket(directory)
 
@@ -151,10 +151,11 @@ def stop(directory: Path) -> None:
 def alive(directory: Path) -> bool:
     """Whether the process of the pid file is our server, and not another one with its number, nor what is left of
     it."""
-    return _runs(pid_of(directory), directory)
+    return runs(pid_of(directory), directory)
 
 
-def _runs(pid: int, directory: Path) -> bool:
+def runs(pid: int, directory: Path) -> bool:
+    """Whether the process is the server of the directory, which need not be there any more."""
     if pid <= 0:
         return False
     try:
