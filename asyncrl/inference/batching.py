@@ -19,10 +19,12 @@ LINGER_S = 0.001  # a question waits so long for others; less than one answer ta
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One generation: ids to continue, how, under which request id and cache key, within which time."""
+    """One generation: ids to continue (and as JSON, without brackets), how, under which request id and cache key,
+    within which time."""
 
     rid: str
     token_ids: Sequence[int]
+    json_ids: bytes
     sampling: Sampling
     extra_key: str | None
     deadline_s: float

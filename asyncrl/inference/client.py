@@ -15,6 +15,7 @@ from asyncrl.inference.batching import Batcher, Question
 from asyncrl.inference.control_client import ControlClient, encoded
 from asyncrl.inference.errors import MalformedAnswer, RequestRefused, ServerUnavailable
 from asyncrl.inference.experts import ExpertCounts
+from asyncrl.inference.id_text import IdText
 from asyncrl.inference.protocol import Answer, Sampling, parse_answer
 from asyncrl.inference.streaming import AnswerStream, Watch
 
@@ -46,6 +47,7 @@ class ServerClient(ControlClient):
     ) -> None:
         super().__init__(url, api_key=api_key, control_s=control_s)
         self._vocab_size, self._experts = vocab_size, experts
+        self._id_text = IdText(vocab_size)
         # Abort matches by prefix, so no id may begin with another: all have one length.
         self._ids, self._num_requests = uuid.uuid4().hex, 0
         self._batcher = Batcher(self._ask) if batches else None
@@ -80,13 +82,15 @@ class ServerClient(ControlClient):
             ServerUnavailable: dropped, busy, timed out, 5xx.
             MalformedAnswer: the answer contradicts itself.
         """
-        if not token_ids or not 0 <= min(token_ids) <= max(token_ids) < self._vocab_size:
+        try:
+            json_ids = self._id_text.write(token_ids)
+        except ValueError:
             wrong = [token for token in token_ids if not 0 <= token < self._vocab_size][:5]
             raise RequestRefused(
                 f"a request of {len(token_ids)} tokens with ids {wrong} outside 0..{self._vocab_size - 1} was not "
                 "sent: it would kill the server. The tokenizer does not belong to model.path."
-            )
-        question = Question(rid or self.next_rid(), token_ids, sampling, extra_key, deadline_s)
+            ) from None
+        question = Question(rid or self.next_rid(), token_ids, json_ids, sampling, extra_key, deadline_s)
         if watch is not None and self.streams and self._experts is None:
             return await self._streamed(question, watch)
         if self._batcher is not None and question.is_short:
@@ -97,12 +101,11 @@ class ServerClient(ControlClient):
         return answer
 
     async def _streamed(self, question: Question, watch: Watch) -> Answer:
-        request = self._request((question,)) | {"stream": True}
-        request["sampling_params"] = question.sampling.to_json() | {"stream_interval": watch.every}
+        request = self._request((question,), watch)
         stream = AnswerStream(watch, f"{self.url}/generate")
         try:
             reply = await self._connections.request(
-                "POST", "/generate", encoded(request), deadline_s=question.deadline_s, on_event=stream.take
+                "POST", "/generate", request, deadline_s=question.deadline_s, on_event=stream.take
             )
             if reply.status != 200:
                 self._raise_for(reply.status, "/generate", reply.body)
@@ -123,23 +126,24 @@ class ServerClient(ControlClient):
             )
         return [self._parsed(one, question) for one, question in zip(bodies, questions, strict=True)]
 
-    def _request(self, questions: Sequence[Question]) -> dict[str, object]:
+    def _request(self, questions: Sequence[Question], watch: Watch | None = None) -> bytes:
         alone, first = len(questions) == 1, questions[0]
-        ids, sampling = [q.token_ids for q in questions], [q.sampling.to_json() for q in questions]
-        rids = [q.rid for q in questions]
+        rids, sampling = [q.rid for q in questions], [q.sampling.to_json() for q in questions]
+        if watch is not None:
+            sampling[0]["stream_interval"] = watch.every
         request: dict[str, object] = {
-            "input_ids": ids[0] if alone else ids,
             "sampling_params": sampling[0] if alone else sampling,
             "rid": rids[0] if alone else rids,
             "return_logprob": True,
             "logprob_start_len": -1,
-            "stream": False,
+            "stream": watch is not None,
         }
         if first.extra_key is not None:
             request["extra_key"] = first.extra_key
         if self._experts is not None:
             request["return_routed_experts"] = True
-        return request
+        ids = b",".join([b"[%b]" % question.json_ids for question in questions])
+        return b'{"input_ids":%b,%b' % (ids if alone else b"[%b]" % ids, encoded(request)[1:])
 
     def _parsed(self, body: Mapping[str, Any], question: Question) -> Answer | Exception:
         try:

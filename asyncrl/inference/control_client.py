@@ -159,9 +159,9 @@ class ControlClient:
         return body
 
     async def _call(
-        self, method: str, path: str, request: Mapping[str, object] | None, deadline_s: float | None = None
+        self, method: str, path: str, request: Mapping[str, object] | bytes | None, deadline_s: float | None = None
     ) -> Any:  # Any: decoded JSON, checked by the callers
-        data = b"" if request is None else encoded(request)
+        data = request if isinstance(request, bytes) else b"" if request is None else encoded(request)
         reply = await self._connections.request(
             method, path, data, deadline_s=self._control_s if deadline_s is None else deadline_s
         )
