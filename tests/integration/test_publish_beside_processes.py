@@ -1,17 +1,14 @@
 """Versions beside the steps of real processes: two ranks with two groups of messages, and a trainer that is killed."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from asyncrl.run.handover import revealed
 from buffer import ReplayBuffer
 from buffer.versions import pack
+from tests.support.forkserver import run_modules
 from tests.support.redis_server import running_redis
 from tests.support.rollout_thread import RolloutThread
 from tests.support.tiny_policy import write_tiny_model
@@ -65,17 +62,8 @@ def test_a_trainer_killed_with_a_version_on_its_way_resumes_and_trains_every_gro
     buffer = ReplayBuffer.connect(server.url, "toy", config.buffer, config.staleness)
     log = open_log(server.url, "toy")
     with RolloutThread(buffer, log, model_dir, GROUP_SIZE).running():
-        command = [sys.executable, "-m", "tests.support.dying_rank", file, server.url, moment]
-        died = subprocess.run(
-            command,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            cwd=Path(__file__).parents[2],
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        assert died.returncode == -signal.SIGKILL, died.stderr
+        (died,) = run_modules("tests.support.dying_rank", (file, server.url, moment), [{}], tmp_path, 240.0)
+        assert died.code == -signal.SIGKILL, died.err
         assert log.head().version == head
         resumed = start_trainer(config, buffer, url=server.url)
         outcome = resumed.go(resume=True)

@@ -1,11 +1,9 @@
 """Ranks as processes over gloo: an engine's agree on one digest; a trainer's publish however they share a model."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+from tests.support.forkserver import run_modules
 from tests.support.fused_model import checkpoint, save_checkpoint, stepped
 from tests.support.two_ranks import run_ranks
 from weightsync.config import WeightsyncConfig
@@ -37,23 +35,12 @@ def test_ranks_in_processes_apply_one_ticket_together(tmp_path: Path) -> None:
     )
     assert receiver.stage(0) is not None
     new = save_checkpoint(weights, tmp_path / "new")
-    environment = {**os.environ, "ASYNCRL_STAGE_DIR": str(stage_dir), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.support.engine_rank"]
-    ranks = [
-        subprocess.Popen(
-            [*command, str(rank), str(WORLD), str(tmp_path / "store"), str(model_dir), str(new)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORLD)
-    ]
-    outputs = [rank.communicate(timeout=120) for rank in ranks]
-    for out, err in outputs:
-        found = json.loads(out.splitlines()[-1]) if out else err
-        assert isinstance(found, dict), found
-        assert found["status"] == [0, 1, 1, report.digest >> 32, report.digest & 0xFFFFFFFF, report.num_changed], err
+    own = [{"RANK": str(rank), "WORLD_SIZE": str(WORLD), "ASYNCRL_STAGE_DIR": str(stage_dir)} for rank in range(WORLD)]
+    arguments = (str(tmp_path / "store"), str(model_dir), str(new))
+    for rank in run_modules("tests.support.engine_rank", arguments, own, tmp_path, 120.0):
+        assert rank.code == 0, rank.err
+        found = json.loads(rank.out.splitlines()[-1])
+        assert found["status"] == [0, 1, 1, report.digest >> 32, report.digest & 0xFFFFFFFF, report.num_changed]
         assert found["equal"]
         assert found["worst"] == WORLD - 1
         assert found["sums"] == [(1 << 64) - 2, 1]
@@ -62,7 +49,6 @@ def test_ranks_in_processes_apply_one_ticket_together(tmp_path: Path) -> None:
 
 def test_four_trainer_ranks_publish_the_whole_model_however_they_share_it(tmp_path: Path) -> None:
     """FSDP with uneven and empty shards, with replicas, inside tensor parallel; rows and columns; every dtype."""
-    # Without numba's cache each of four processes compiles the kernels first, on as few cores as there are.
-    answers = run_ranks("tests.support.layout_rank", 4, str(tmp_path), timeout_s=400.0)
+    answers = run_ranks("tests.support.layout_rank", 4, str(tmp_path))
     arrangements = ["fsdp", "hybrid", "fsdp in tensor parallel", "tensor parallel", "replicated", "every dtype"]
     assert answers == [dict.fromkeys(arrangements, True)] * 4

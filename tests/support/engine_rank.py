@@ -1,9 +1,11 @@
-"""One tensor-parallel rank of an engine as a process: `python -m tests.support.engine_rank RANK WORLD STORE MODEL NEW`.
+"""One tensor-parallel rank of an engine as a process: `python -m tests.support.engine_rank STORE MODEL NEW`.
 
-Loads MODEL, lets the loader apply what lies in the stage directory of its environment, and compares with NEW.
+Which one, RANK and WORLD_SIZE say. It loads MODEL, lets the loader apply what lies in the stage directory of its
+environment, and compares with NEW.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -35,4 +37,5 @@ def main(rank: int, world: int, store: str, model_dir: Path, new: Path) -> dict[
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), Path(sys.argv[5]))))
+    place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    print(json.dumps(main(*place, sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))))
