@@ -61,9 +61,9 @@ class GatewayConfig(Section):
     same."""
 
     stream_tokens: int | None = Field(64, ge=1)
-    """Tokens of a stream's answer that come at a time: what a harness sees of it grows so. null: it comes at once, as
-    with inference.record_experts. The server says the answer so far with each piece, so small pieces of long answers
-    cost bytes and CPU."""
+    """Tokens of a stream's answer that come at a time: what a harness sees of it grows so. null: it comes at once. The
+    server says the answer so far with each piece, so small pieces of long answers cost bytes and CPU. With
+    inference.record_experts each piece is a request of its own, and needs the server's prefix cache."""
 
     splits_thoughts: bool = True
     """Show what an answer begins with between <think> and </think> as reasoning. false: as part of the text."""

@@ -114,6 +114,7 @@ def _gateway(config: Config, parts: RolloutParts, buffer: ReplayBuffer, key: str
         parser=parser,
         buffer=buffer,
         group_size=config.rollout.n,
+        streams=not config.inference.record_experts,  # they come with the whole of an answer
         max_trajectory_bytes=config.buffer.max_group_bytes // config.rollout.n,
         worker=name,
     )

@@ -49,6 +49,7 @@ class Gateway:
         group_size: trajectories of a group, for online sessions.
         parser: of tool calls.
         worker: name under which online groups are put.
+        streams: whether servers show answers before they are whole; else a stream's pieces are requests.
         max_trajectory_bytes: what the buffer takes of one, if its group is full of such. None: what the gateway does.
     """
 
@@ -65,6 +66,7 @@ class Gateway:
         buffer: ReplayBuffer,
         group_size: int,
         worker: str,
+        streams: bool = True,
         max_trajectory_bytes: int | None = None,
     ) -> None:
         self._config = config
@@ -100,7 +102,7 @@ class Gateway:
         self._turns = SessionTurns(
             self.sessions,
             TurnPlanner(chat, self.counts, context_length=sampling.context_length, max_rows=config.max_rows),
-            TurnTaker(chat, fleet, sampling, _turn_settings(config), parser, self.counts),
+            TurnTaker(chat, fleet, sampling, _turn_settings(config, streams), parser, self.counts),
         )
         self.app = self._app(key)
 
@@ -159,11 +161,12 @@ class Gateway:
         return TurnDispatch(protocols.turns(), Starlette(routes=[*protocols.routes(), *runners.routes()]))
 
 
-def _turn_settings(config: GatewayConfig) -> TurnSettings:
+def _turn_settings(config: GatewayConfig, streams: bool) -> TurnSettings:
     return TurnSettings(
         model_name=config.model_name,
         timeout_s=config.turn_timeout_s,
         stream_tokens=config.stream_tokens,
         splits_thoughts=config.splits_thoughts,
         refuses_other_sampling=config.other_sampling == "refuse",
+        pieces_are_requests=not streams,
     )

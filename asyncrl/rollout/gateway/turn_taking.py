@@ -45,6 +45,8 @@ class TurnSettings:
         model_name: of the policy, in answers.
         timeout_s: seconds that one turn may take.
         stream_tokens: a stream's answer comes in pieces of so many tokens; None: as a whole.
+        pieces_are_requests: whether each piece is asked for by itself, as servers cannot show an answer before it is
+            whole.
         splits_thoughts: whether thoughts are shown as reasoning, apart from what is said.
         refuses_other_sampling: whether a request that wants to be sampled otherwise than the run is refused.
     """
@@ -54,6 +56,7 @@ class TurnSettings:
     stream_tokens: int | None
     splits_thoughts: bool
     refuses_other_sampling: bool
+    pieces_are_requests: bool = False
 
 
 class TurnTaker:
@@ -150,7 +153,8 @@ class TurnTaker:
             counts=self.counts,
         )
         text = TurnText(self._chat.decode, request.sampling.stop, reader, show)
-        fleet = WatchedFleet(self._fleet, text, self._settings.stream_tokens if request.stream else None)
+        every = self._settings.stream_tokens if request.stream and not self._settings.pieces_are_requests else None
+        fleet = WatchedFleet(self._fleet, text, every)
         sampler = TurnSampler(fleet, self._settings_of(request), self._chat.eos_ids, self.counts)
         finish = await sampler.sample(session.task, progress)
         session.server = progress.session.server
@@ -165,7 +169,11 @@ class TurnTaker:
 
     def _settings_of(self, request: TurnRequest) -> EpisodeSettings:
         most, run = request.sampling.max_tokens, self._sampling
-        return run if most is None else replace(run, max_new_tokens=min(most, run.max_new_tokens))
+        most = run.max_new_tokens if most is None else min(most, run.max_new_tokens)
+        chunk = self._settings.stream_tokens if request.stream and self._settings.pieces_are_requests else None
+        if most == run.max_new_tokens and chunk is None:
+            return run
+        return replace(run, max_new_tokens=most, chunk_tokens=chunk or run.chunk_tokens)
 
     def _ends_in_thought(self, token_ids: list[int]) -> bool:
         """Whether the prompt opens a thought for the model, as some templates do."""

@@ -307,9 +307,13 @@ async def test_an_ended_session_takes_no_turn_and_gives_up_those_in_flight() -> 
         session.end(SessionEnd())
 
 
+@pytest.mark.parametrize("pieces_are_requests", [False, True])
 @in_event_loop
-async def test_a_stream_shows_the_answer_in_pieces_and_then_has_it() -> None:
-    parts = GatewayParts(fleet=ScriptedFleet(default=f"<think>well</think>I call {CALL}"))
+async def test_a_stream_shows_the_answer_in_pieces_and_then_has_it(pieces_are_requests: bool) -> None:
+    parts = GatewayParts(
+        fleet=ScriptedFleet(default=f"<think>well</think>I call {CALL}"),
+        settings=replace(SETTINGS, pieces_are_requests=pieces_are_requests),
+    )
     session = parts.session()
     request = TurnRequest((user("a"),), (SEARCH,), stream=True)
     turn = parts.turns.begin(session, request, None)
@@ -322,7 +326,7 @@ async def test_a_stream_shows_the_answer_in_pieces_and_then_has_it() -> None:
     assert (answer.id, answer.prompt_tokens) == (pieces[0].start.id, pieces[0].start.prompt_tokens)
     assert "".join(piece.text for piece in pieces) == answer.text == "I call"
     assert "".join(piece.reasoning for piece in pieces) == answer.reasoning == "well"
-    assert len(parts.fleet.asked) == 1
+    assert (len(parts.fleet.asked) > 5) == pieces_are_requests
     assert sum(bool(piece.reasoning or piece.text) for piece in pieces) > 2, "shown stream_tokens at a time"
     check_row(session, 0, [f"<think>well</think>I call {CALL}"])
 
