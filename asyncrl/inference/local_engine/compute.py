@@ -1,8 +1,8 @@
 """What the matrix products read: the plain weights themselves, or a copy in a layout that this CPU reads faster.
 
-On AMD's CPUs a float32 product in oneDNN's packed layout runs at twice the speed of MKL's; on Intel's MKL's is a fifth
-faster still, if the weights lie transposed, and for few rows too. In bfloat16 packed ones run at three times the speed
-of float32. Up to 128 hidden units MKL on plain weights wins, because oneDNN costs about 10 us per call. Copies are
+On Intel's CPUs a float32 product runs fastest in MKL with the weights transposed, most of all for few rows. On AMD's it
+does in oneDNN's packed layout, at twice the speed of MKL's; for up to 128 hidden units MKL on the plain weights wins
+there, because oneDNN costs about 10 us per call. Packed bfloat16 runs at up to three times float32's speed. Copies are
 rebuilt from the plain storage after every update, once, before the next step.
 """
 
@@ -28,7 +28,7 @@ Kind = Literal["transposed", "packed", "plain"]
 """MKL on transposed copies, oneDNN on packed ones, or MKL on the plain weights."""
 
 PLAIN_BELOW_HIDDEN = 128
-"""Up to this hidden size float32 products use MKL on plain weights: oneDNN's fixed cost per call is larger there."""
+"""Up to this hidden size float32 is the fastest, and MKL on plain weights faster than oneDNN, by its cost per call."""
 
 PACK_FOR_ROWS = 32
 """Rows a packed layout is tuned for; any number of rows computes with it."""
@@ -150,9 +150,9 @@ class ComputeWeights:
     def _best_kind(self) -> Kind:
         if self.dtype != torch.float32:
             return "packed"
-        if self.weights.config.hidden <= PLAIN_BELOW_HIDDEN:
-            return "plain"
-        return "transposed" if _mkl_is_at_home() else "packed"
+        if _mkl_is_at_home():
+            return "transposed"
+        return "plain" if self.weights.config.hidden <= PLAIN_BELOW_HIDDEN else "packed"
 
     def _layer(self, names: LayerNames) -> LayerTensors:
         dense, matrix = self._dense, self._matrix

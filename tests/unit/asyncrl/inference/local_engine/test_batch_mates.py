@@ -27,8 +27,8 @@ class Case:
 
 
 CASES = {
-    "plain float32": Case({}),
-    "plain float32, without numba": Case({}, numba=False),
+    "plain float32": Case({}, kind="plain"),
+    "plain float32, without numba": Case({}, kind="plain", numba=False),
     "transposed float32": Case(WIDER, kind="transposed"),
     "packed float32": Case(WIDER, kind="packed"),
     "plain float32, wide": Case(WIDER, kind="plain"),
@@ -168,12 +168,12 @@ def depends_below(limit: int) -> Callable[..., torch.Tensor]:
 @pytest.mark.parametrize(("limit", "found"), [(4, 4), (5, 8), (16, 16), (17, 32)])
 def test_rows_are_padded_to_what_this_cpu_needs(monkeypatch: pytest.MonkeyPatch, limit: int, found: int) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", depends_below(limit))
-    assert engine_for(Case({})).compute.pad_rows == found
+    assert engine_for(Case({}, kind="plain")).compute.pad_rows == found
 
 
 def test_packed_products_step_in_where_no_padding_helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", depends_below(150))
-    compute = engine_for(Case({})).compute
+    compute = engine_for(Case({}, kind="plain")).compute
     assert (compute.kind, compute.pad_rows) == ("packed", 4)
 
 
@@ -182,7 +182,7 @@ def test_an_engine_says_so_and_serves_where_nothing_helps(
 ) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", depends_below(150))
     monkeypatch.setattr(ComputeWeights, "_packed_is_right", lambda self: False)
-    engine = engine_for(Case({}))
+    engine = engine_for(Case({}, kind="plain"))
     assert (engine.compute.kind, engine.compute.pad_rows) == ("plain", 32)
     assert "depend on their batch mates" in caplog.text
     assert len(engine.run([make_request("one", [4, 5, 6], 5, sampling_seed=1)])[0].output) == 5

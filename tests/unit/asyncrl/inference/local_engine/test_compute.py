@@ -31,7 +31,10 @@ def test_auto_computes_tiny_models_in_float32_and_others_as_stored(
     assert resolve_dtype(asked, weights_of(storage, **overrides)) == expected
 
 
-def test_tiny_float32_models_read_the_plain_weights_themselves() -> None:
+def test_tiny_float32_models_read_the_plain_weights_themselves_where_mkl_is_not_at_home(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("asyncrl.inference.local_engine.compute._mkl_is_at_home", lambda: False)
     weights = weights_of()
     compute = ComputeWeights(weights, torch.float32)
     assert compute.kind == "plain"
