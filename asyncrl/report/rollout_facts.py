@@ -1,4 +1,5 @@
-"""What the rollout side leaves of a run: its waits, the lengths of answers that never came in, and how fast it was.
+"""What the rollout side leaves of a run: its waits, the lengths of answers that never came in, how fast it was, and
+what became of calls.
 
 Workers report these to the buffer while they live; the command that closes the run keeps their sums in
 rollout/facts.json. A worker that is killed leaves its last report, at most a few seconds old.
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from asyncrl.report import tool_calls
 from asyncrl.report.answer_lengths import AnswerLengths
 from asyncrl.report.scorers import ByScorer, ScorerCalls, from_fact
 from asyncrl.report.speeds import Speeds
@@ -32,12 +34,14 @@ BySource = Mapping[str, AnswerLengths]
 
 @dataclass(frozen=True)
 class RolloutFacts:
-    """Seconds by wait, lengths by data source, speeds, and calls by scorer; over all workers and hosts."""
+    """Seconds by wait, lengths by data source, speeds, calls by scorer, and calls of tools by outcome; over all workers
+    and hosts."""
 
     waits_s: Mapping[str, float] = field(default_factory=dict)
     ended: BySource = field(default_factory=dict)
     speeds: Speeds = field(default_factory=Speeds)
     scorers: ByScorer = field(default_factory=dict)
+    tool_calls: Mapping[str, int] = field(default_factory=dict)
 
 
 def by_source_json(ended: BySource) -> str:
@@ -68,7 +72,7 @@ def of_reports(reports: Mapping[str, Mapping[str, float | str]]) -> RolloutFacts
             scorers[name].merge(one)
         for source, lengths in found.items():
             ended[source].merge(lengths)
-    return RolloutFacts(dict(spent), dict(ended), speeds, dict(scorers))
+    return RolloutFacts(dict(spent), dict(ended), speeds, dict(scorers), tool_calls.summed(reports))
 
 
 def write(run_dir: Path, facts: RolloutFacts) -> None:
@@ -77,7 +81,13 @@ def write(run_dir: Path, facts: RolloutFacts) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     ended = {source: lengths.to_json() for source, lengths in facts.ended.items()}
     scorers = {name: calls.to_json() for name, calls in facts.scorers.items()}
-    data = {"waits_s": facts.waits_s, "ended": ended, "speeds": facts.speeds.to_json(), "scorers": scorers}
+    data = {
+        "waits_s": facts.waits_s,
+        "ended": ended,
+        "speeds": facts.speeds.to_json(),
+        "scorers": scorers,
+        "tool_calls": facts.tool_calls,
+    }
     path.write_text(json.dumps(data, indent=2) + "\n")
 
 
@@ -91,7 +101,8 @@ def read(run_dir: Path) -> RolloutFacts:
         waits_s = {str(name): float(seconds) for name, seconds in facts["waits_s"].items()}
         speeds = Speeds.from_json(facts["speeds"]) if "speeds" in facts else Speeds()
         scorers = {str(name): ScorerCalls.from_json(calls) for name, calls in facts.get("scorers", {}).items()}
-        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})), speeds, scorers)
+        calls = {str(name): int(count) for name, count in facts.get("tool_calls", {}).items()}
+        return RolloutFacts(waits_s, _lengths(facts.get("ended", {})), speeds, scorers, calls)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         log.warning("%s is left out of the summary: %s: %s", path, type(error).__name__, error)
         return RolloutFacts()

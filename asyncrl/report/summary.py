@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from asyncrl.report import lag, length_bias, rollout_facts, scorers
+from asyncrl.report import lag, length_bias, rollout_facts, scorers, tool_calls
 from asyncrl.report.lines import REWARD, Line, by_suffix, read, surviving
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ def build(
         "groups_past_the_limit": lag.beyond(counts, lag_limit),
         "waits_s": _waits(every, rollout.waits_s),
         "scorers": scorers.summary_of(rollout.scorers),
+        "tool_calls": dict(rollout.tool_calls),
         **_bytes(lines),
         "audit_ok": audit.get("ok") is True,
         "audit_problems": list(audit.get("problems", ())),
@@ -133,6 +134,7 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for index, (name, seconds) in enumerate(sorted(summary["waits_s"].items(), key=lambda item: -item[1])):
         yield "waited" if index == 0 else "", f"{_shown(seconds)} s: {name}"
     yield from scorers.rows_of(summary.get("scorers", {}))
+    yield from tool_calls.rows_of(summary.get("tool_calls", {}))
     biases = summary["length_bias"]
     for source, bias in biases.items() if len(biases) > 2 else [("all", biases["all"])]:
         yield ("length bias" if source == "all" else f"length bias, {source}"), bias["verdict"]
