@@ -1,7 +1,7 @@
 """The diff kernels in numba, where it is installed: one fused pass over a bucket, one over the words that changed.
 
 `planes`, `digest` and `engine_runs` call these or, without numba, `diff_numpy` and torch; tests hold them to the same
-bits. No I/O, no clock. What a kernel calls stands in this file: numba's cache on disk looks at no other.
+bits. No I/O, no clock. What a kernel calls stands in this file, or never changes: numba's cache looks at no other.
 
 The pass that encodes compares 64 words at a time into a 64-bit mask, walks its set bits, and writes gap bytes, value
 codes and digest terms of a block while it is in the first cache; meanwhile it asks for the memory of the next block.
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from weightsync.diff_numpy import ESCAPE, PAIR_DIFFERENCES, PAIR_ESCAPES, SKIP
-from weightsync.vector import HAVE_NUMBA, differs64, inlined, jit, lowest_bit, num_bits, prefetch
+from weightsync.mix64 import gained, term
+from weightsync.vector import HAVE_NUMBA, differs64, jit, lowest_bit, num_bits, prefetch
 
 __all__ = [
     "HAVE_NUMBA",
@@ -45,44 +46,12 @@ SLACK = BLOCK_WORDS + 72
 # The text of the kernels: numba's types are not Python's, hence Any.
 
 
-@inlined
-def _begun(address: Any) -> Any:
-    """mix64's first step for a word 0; that of another word differs in its own bits only."""
-    base = np.uint64(address) << np.uint64(16)
-    return base ^ (base >> np.uint64(30))
-
-
-@inlined
-def _finished(x: Any) -> Any:
-    """mix64's other steps."""
-    x = x * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@inlined
-def _term(address: Any, word: Any, step: Any) -> Any:
-    if step == 2:
-        high = _finished(_begun(address + 1) ^ (np.uint64(word) >> np.uint64(16)))
-        return _finished(_begun(address) ^ (np.uint64(word) & np.uint64(0xFFFF))) + high
-    return _finished(_begun(address) ^ np.uint64(word))
-
-
-@inlined
-def _gained(address: Any, before: Any, after: Any, step: Any) -> Any:
-    """The digest's gain from a word that becomes another."""
-    if step == 2:
-        return _term(address, after, step) - _term(address, before, step)
-    begun = _begun(address)
-    return _finished(begun ^ np.uint64(after)) - _finished(begun ^ np.uint64(before))
-
-
 @jit
 def digest_words(words: Any, start: Any, step: Any) -> Any:
     """Sum of the digest terms of a contiguous run."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
-        total += _term(start + i * step, words[i], step)
+        total += term(start + i * step, words[i], step)
     return total
 
 
@@ -91,7 +60,7 @@ def digest_at(addresses: Any, words: Any, step: Any) -> Any:
     """Sum of the digest terms of words at addresses."""
     total = np.uint64(0)
     for i in range(words.shape[0]):
-        total += _term(addresses[i], words[i], step)
+        total += term(addresses[i], words[i], step)
     return total
 
 
@@ -184,7 +153,7 @@ def encode(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, b
             while position >= ends[segment]:
                 segment += 1
             address = bases[segment] + position * step
-            gain += _gained(address, old[position], new[position], step)
+            gain += gained(address, old[position], new[position], step)
         while ahead < end:
             prefetch(old, ahead, end)
             prefetch(new, ahead, end)
@@ -243,7 +212,7 @@ def add(words: Any, positions: Any, differences: Any, shift: Any, start: Any, st
         after = (before + np.uint64(differences[i])) & mask
         words[position + shift] = after
         address = start + position * step
-        gain += _gained(address, before, after, step)
+        gain += gained(address, before, after, step)
     return gain
 
 
@@ -285,6 +254,6 @@ def apply(target: Any, gaps: Any, values: Any, escaped: Any, ends: Any, bases: A
                 end, base = ends[segment], bases[segment]
                 segment += 1
             address = base + cursor * step
-            gain += _gained(address, before, after, step)
+            gain += gained(address, before, after, step)
         cursor += 1
     return gain

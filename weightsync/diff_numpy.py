@@ -184,7 +184,7 @@ def _differences(planes: Planes, differences: Words) -> None:
 
 def add(words: Words, positions: Index, differences: Words, shift: int, start: int) -> int:
     """words[positions + shift] += differences; the digest's gain, if the address of position 0 is `start`."""
-    step, gain = address_step(words.dtype.itemsize), 0
+    found = 0
     target, shift = (words[shift:], 0) if shift > 0 else (words, shift)
     for low in range(0, positions.size, _CHUNK):
         here = positions[low : low + _CHUNK]
@@ -192,9 +192,19 @@ def add(words: Words, positions: Index, differences: Words, shift: int, start: i
         before = target.take(places)
         after = before + differences[low : low + _CHUNK]  # modulo 2^bits, as unsigned numpy words wrap
         target[places] = after
-        begun = _begun(here * step if step > 1 else here, start, words.dtype.itemsize)
-        gain += _terms(begun, after) - _terms(begun, before)
-    return gain & _M64
+        found += gain(here, before, after, start)
+    return found & _M64
+
+
+def gain(positions: Index, before: Words, after: Words, start: int) -> int:
+    """The digest's gain from words [n] that become others; the address of position 0 is `start`."""
+    step, found = address_step(before.dtype.itemsize), 0
+    for low in range(0, positions.size, _CHUNK):
+        some = slice(low, low + _CHUNK)
+        here = positions[some]
+        begun = _begun(here * step if step > 1 else here, start, before.dtype.itemsize)
+        found += _terms(begun, after[some]) - _terms(begun, before[some])
+    return found & _M64
 
 
 def apply_planes(target: Words, planes: Planes, table: AddressTable | None) -> int:

@@ -4,12 +4,12 @@ result is not the published one.
 Differences add, so subtracting them is exact. Without torch: a call of it costs more than most runs take.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from weightsync import diff, diff_numpy
+from weightsync import diff, diff_numpy, foresight
 from weightsync.address_map import AddressMap, Box
 from weightsync.digest import MASK, total
 from weightsync.engine_words import decode_on_cpu, unsigned
@@ -43,6 +43,17 @@ class Added(NamedTuple):
     gain: int
 
 
+class Foreseen(NamedTuple):
+    """What `Runs.add` will do, from `Runs.foresee`.
+
+    added: by sparse bucket, in the ticket's order.
+    runs: of all of them.
+    """
+
+    added: list[tuple[Planes, list[Added]]]
+    runs: list[foresight.Run]
+
+
 class Route(NamedTuple):
     """Where a bucket goes: its pieces, their ends [2 p], and whether they are all that the engine holds of it."""
 
@@ -70,13 +81,42 @@ class Runs:
         """Are all words that the engine holds of a bucket in these boxes?"""
         return self._route(bucket).whole
 
-    def add(self, staged: Sequence[Staged]) -> list[Added]:
+    def foresee(self, staged: Sequence[Staged], most_bytes: int) -> Foreseen | None:
+        """What `add` will do with these buckets, while nothing writes; None if that takes more than `most_bytes`.
+
+        Raises:
+            CorruptDelta: a box does not fit its storage.
+        """
+        found, num_bytes, room = Foreseen([], []), 0, Room()
+        for bucket, planes, _ in staged:
+            if planes is None or not (route := self._route(bucket)).pieces:
+                continue
+            positions, differences = decode_on_cpu(planes, room)
+            added: list[Added] = []
+            found.added.append((planes, added))
+            for piece, first, last in _cut(route, positions):
+                places, change = positions[first:last], differences[first:last]
+                run = foresight.foresee(piece.words, places, change, piece.shift, piece.start)
+                found.runs.append(run)
+                added.append(Added(piece, first, last, run.gain))
+                num_bytes += run.num_bytes
+                if num_bytes > most_bytes:
+                    return None
+        return found
+
+    def add(self, staged: Sequence[Staged], foreseen: Foreseen | None = None) -> list[Added]:
         """Add what sparse buckets change in these boxes; then `keep` it or `take_back`.
 
+        Args:
+            foreseen: of the same buckets. If it did not come true they are gone through again.
         Raises:
             CorruptDelta: a box does not fit its storage; `take_back` what was added before.
         """
-        self._added, self._inside = [], False
+        self._added, self._inside = [], foreseen is not None
+        if foreseen is not None and foresight.add(foreseen.runs):
+            self._added = list(foreseen.added)
+            staged = ()
+        self._inside = False
         for bucket, planes, _ in staged:
             if planes is not None and (route := self._route(bucket)).pieces:
                 self._add(route, planes)
@@ -107,15 +147,13 @@ class Runs:
 
     def _add(self, route: Route, planes: Planes) -> None:
         positions, differences = decode_on_cpu(planes, self._room)
-        cuts = positions.searchsorted(route.ends).tolist()
         found: list[Added] = []
         self._added.append((planes, found))
-        for piece, first, last in zip(route.pieces, cuts[::2], cuts[1::2], strict=True):
-            if first < last:
-                self._inside = True
-                gain = _add(piece, positions[first:last], differences[first:last])
-                found.append(Added(piece, first, last, gain))
-                self._inside = False
+        for piece, first, last in _cut(route, positions):
+            self._inside = True
+            gain = _add(piece, positions[first:last], differences[first:last])
+            found.append(Added(piece, first, last, gain))
+            self._inside = False
 
     def _route(self, bucket: Bucket) -> Route:
         """Of a version's plan, which most versions share with the one before: its buckets are the same objects."""
@@ -140,6 +178,14 @@ class Runs:
             at += segment.words
         ends = np.array([end for piece in pieces for end in (piece.low, piece.high)], np.int64)
         return Route(bucket, pieces, ends, whole)
+
+
+def _cut(route: Route, positions: Index) -> Iterator[tuple[Piece, int, int]]:
+    """Pieces with changes, and which of the bucket's changes those are."""
+    cuts = positions.searchsorted(route.ends).tolist()
+    for piece, first, last in zip(route.pieces, cuts[::2], cuts[1::2], strict=True):
+        if first < last:
+            yield piece, first, last
 
 
 def _add(piece: Piece, positions: Index, differences: Words) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from weightsync.address_map import AddressMap, Box, Loads
 from weightsync.digest import MASK, total
-from weightsync.engine_runs import Runs, outside
+from weightsync.engine_runs import Foreseen, Runs, outside
 from weightsync.engine_words import decode, digest_at, digest_run, preview, to_engine
 from weightsync.layout import Bucket, TensorSpec, address_step
 from weightsync.mirrors import MirrorChanges, Mirrors
@@ -27,6 +27,7 @@ CHECKS_PER_ROUND = 64
 """Spot checks after which about every word was read again; one costs the pause that share of a read of the weights."""
 
 _LEAST_CHECKED = 1 << 16  # words
+_MOST_FORESEEN_BYTES = 1 << 28  # of memory: 32 million changes in bfloat16; of more, all is worked out in the pause
 _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyond, it is worked out again
 
 
@@ -103,15 +104,25 @@ class EngineWeights:
             self._credit = 0
         return None
 
-    def propose(self, staged: Sequence[Staged], *, anchor: bool) -> Proposed:
+    def foresee(self, staged: Sequence[Staged]) -> Foreseen | None:
+        """The changes that `propose` will make, for it; nothing is written, and nothing may write meanwhile.
+
+        Raises:
+            CorruptDelta: as `propose`.
+        """
+        return self._runs.foresee(staged, _MOST_FORESEEN_BYTES) if self._on_cpu else None
+
+    def propose(self, staged: Sequence[Staged], *, anchor: bool, foreseen: Foreseen | None = None) -> Proposed:
         """Work out every change; those in one run of the CPU's memory are made. Then `write` or `take_back`.
 
+        Args:
+            foreseen: of the same buckets, from `foresee`; if words changed since, it has no effect.
         Raises:
             CorruptDelta: a change does not fit the map; `take_back` what was made.
         """
         found = Proposed(staged, anchor)
         gains = found.gains
-        for piece, first, last, gain in self._runs.add(staged):
+        for piece, first, last, gain in self._runs.add(staged, foreseen):
             gains[piece.box] = total((gains.get(piece.box, 0), gain))
             found.num_changed += last - first if piece.box.counts else 0
         kept = 0

@@ -1,7 +1,7 @@
 """What the loader answers: a code, the version and digest that are held, and the reason in words."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -50,13 +50,13 @@ def status(code: int, version: int | None, digest: int | None, changed: int) -> 
 
 
 # Any: SGLang passes the model of whatever class, and its method answers what it likes.
-def install(model: Any, current: Callable[[], list[int]]) -> None:
-    """Answer for STATUS; other names go to the model's own method, if it has one."""
+def install(model: Any, answers: Mapping[str, Callable[[], list[int]]]) -> None:
+    """Answer for these names; others go to the model's own method, if it has one."""
     own = getattr(model, "get_weights_by_name", None)
 
     def read(name: str, truncate_size: int = 100, tp_size: int = 1) -> Any:
-        if name == STATUS:
-            return list(current())
+        if name in answers:
+            return list(answers[name]())
         if own is None:
             raise AttributeError("get_weights_by_name")
         return own(name, truncate_size, tp_size=tp_size)

@@ -7,7 +7,8 @@ returns is not seen. The answer is read through the model's own `get_weights_by_
   [code, branch, number, upper 32 bits of the digest, lower 32 bits, words changed]
 
 branch and number are 2^32 - 1 each while the weights are of no known version. Reasons in words are in the stage
-directory's status-<rank>.json.
+directory's status-<rank>.json. `get_weights_by_name("@weightsync/prepare")`, asked while the engine samples, has a
+thread begin what needs no pause.
 """
 
 import itertools
@@ -44,6 +45,7 @@ from weightsync.loader_status import STATUS as STATUS  # the name that a host as
 from weightsync.low_rank import loads_of
 from weightsync.ownership import settle
 from weightsync.peers import Peers, find_peers
+from weightsync.preparation import PREPARE, Preparation, Prepared
 from weightsync.ticket import Ticket, read_layout, read_parts, read_plan, read_ticket
 from weightsync.versions import ORIGIN, label, pack
 
@@ -86,7 +88,13 @@ class Engine:
         self.digest: int | None = None
         self._writing = False
         self.status = status(FAILED, None, None, 0)
-        install(model, lambda: self.status)
+        self._preparation = Preparation()
+        install(model, {STATUS: lambda: self.status, PREPARE: self.prepare})
+
+    def prepare(self) -> list[int]:
+        """Have a thread make the staged delta ready, while the engine samples; [how far that is]. Never raises."""
+        held, directory = (self._layout, self.version, self.digest), Path(os.environ.get(STAGE_DIR, ""))
+        return [self._preparation.begin(directory, held, self._weights, self._buckets)]
 
     def load(self) -> None:
         """Apply the ticket and set the status; never raises."""
@@ -108,9 +116,10 @@ class Engine:
     def _load(self) -> int:
         directory = Path(os.environ.get(STAGE_DIR, ""))
         ticket = self._read(directory)
+        ready: Prepared | None = self._together(lambda: self._preparation.take(ticket), FAILED)
         measured = self._map(ticket)
         assert self._weights is not None
-        weights = self._weights
+        weights, ready = self._weights, None if measured else ready  # else it was made ready for others
         if ticket.kind == "inspect":
             if not measured:
                 self._measure(FAILED)
@@ -118,12 +127,12 @@ class Engine:
         self._check_base(ticket)
         laps = [time.perf_counter()]
         if ticket.kind == "delta":
-            self._spot_check(weights)
+            self._spot_check(weights, ready)
         laps.append(time.perf_counter())
         # Words change from here on: until every rank has written or taken back, they are of no version.
         before, self.version, self._writing = self.version, None, True
         try:
-            proposed, changed = self._propose(weights, directory, ticket)
+            proposed, changed = self._propose(weights, directory, ticket, ready)
         except Refused:
             self._together(weights.take_back, DIRTY)
             self.version, self._writing = before, False
@@ -139,11 +148,15 @@ class Engine:
         logger.info(done, label(before), label(self.version), changed, *took_ms)
         return changed
 
-    def _propose(self, weights: EngineWeights, directory: Path, ticket: Ticket) -> tuple[Proposed, int]:
+    def _propose(
+        self, weights: EngineWeights, directory: Path, ticket: Ticket, ready: Prepared | None
+    ) -> tuple[Proposed, int]:
         """What the ticket does here, and the words that change on all ranks; refused unless the digest is its own."""
         anchor = ticket.kind == "anchor"
 
         def propose() -> Proposed:
+            if ready is not None:
+                return weights.propose(ready.staged, anchor=anchor, foreseen=ready.foreseen)
             return weights.propose(read_parts(directory, ticket, self._buckets(directory, ticket.plan)), anchor=anchor)
 
         proposed: Proposed = self._together(propose, BAD_PART)
@@ -192,11 +205,11 @@ class Engine:
             expected, found = ticket.base_digest or 0, self.digest or 0
             raise Refused(BASE_DIGEST, f"{label(ticket.base)} has digest {expected:016x}, these weights {found:016x}")
 
-    def _spot_check(self, weights: EngineWeights) -> None:
+    def _spot_check(self, weights: EngineWeights, ready: Prepared | None) -> None:
         """A word that changed behind the loader's back, and that no delta touches, shows here sooner or later."""
 
         def look() -> None:
-            if (tensor := weights.spot_check()) is not None:
+            if (tensor := weights.spot_check() if ready is None else ready.damaged) is not None:
                 raise Refused(BASE_DIGEST, f"words of {tensor} changed since they were loaded")
 
         try:

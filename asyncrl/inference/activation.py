@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, Protocol
 
+from asyncrl import waits
 from asyncrl.errors import ServerError
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import RequestRefused, ServerUnavailable
@@ -49,6 +50,12 @@ CROSSINGS: Mapping[Kv, Crossing] = MappingProxyType(
     }
 )
 """What each value of weightsync.kv does."""
+
+PREPARE, GOING_ON = "@weightsync/prepare", 1
+"""As weightsync.preparation has them, which needs torch."""
+
+PREPARED_POLL_S, MOST_PREPARED_POLL_S = 0.005, 0.1
+"""Between two questions whether the server's loader is ready: at first, and at most."""
 
 DONE = (0, 2)
 """Codes of the loader (weightsync.sglang_loader.CODES, which needs torch) that say the version is held: applied, and
@@ -109,6 +116,27 @@ class ActivationFailed(ServerError):
 
 class NotMeasured(ActivationFailed):
     """The weight loader ran, and could not tell what the engine holds."""
+
+
+async def prepare(client: ServerClient, staged: Staged, *, deadline_s: float) -> None:
+    """Have the server's loader do beside its steps what an activation of `staged` needs no pause for.
+
+    A shortcut: what is not done by the deadline is done, or waited for, while the server is paused.
+
+    Raises:
+        ServerUnavailable: the server died.
+    """
+    end, pause_s = time.monotonic() + deadline_s, PREPARED_POLL_S
+    while not await _is_prepared(client) and time.monotonic() < end:
+        await waits.pause("host waits for its server to prepare weights", pause_s, lambda: label(staged.target))
+        pause_s = min(2 * pause_s, MOST_PREPARED_POLL_S)
+
+
+async def _is_prepared(client: ServerClient) -> bool:
+    try:
+        return await client.ask_loader(PREPARE) != [GOING_ON]
+    except RequestRefused:  # no loader has run in the engine yet, or it prepares nothing
+        return True
 
 
 async def activate(client: ServerClient, staged: Staged, *, held: Held | None, pausing: Pausing) -> Activated:
@@ -183,9 +211,16 @@ async def _load(client: ServerClient, num_ranks: int, *, flush_cache: bool) -> L
     """Within an update session, which ends here."""
     try:
         await client.load_staged(LOADER, UPDATE_BODY, num_ranks=num_ranks, flush_cache=flush_cache)
-    finally:
+    except BaseException:
         await client.end_update()
-    return await client.weight_status()
+        raise
+    # At once: neither waits for the other, and the server stands still for both.
+    ended, status = await asyncio.gather(client.end_update(), client.weight_status(), return_exceptions=True)
+    if isinstance(ended, BaseException):
+        raise ended
+    if isinstance(status, BaseException):
+        raise status
+    return status
 
 
 def _check(status: LoaderStatus, staged: Staged, *, dirty: bool) -> None:

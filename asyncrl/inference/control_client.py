@@ -101,10 +101,14 @@ class ControlClient:
 
     async def weight_status(self, name: str = "@weightsync") -> LoaderStatus:
         """What the engine's weight loader holds. Raises RequestRefused when no loader has run in it yet."""
+        return parse_status(await self.ask_loader(name))
+
+    async def ask_loader(self, name: str) -> list[float]:
+        """Numbers that the engine's weight loader answers to a name. Raises RequestRefused when it has none."""
         values = await self._call("POST", "/get_weights_by_name", {"name": name, "truncate_size": 100})
         if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
-            raise RequestRefused(f"{self.url}/get_weights_by_name: {name!r} gave {str(values)[:200]}, not a status.")
-        return parse_status(values)
+            raise RequestRefused(f"{self.url}/get_weights_by_name: {name!r} gave {str(values)[:200]}, not numbers.")
+        return values
 
     async def set_version(self, label: str) -> None:
         """Stamp the answers from here on; requests in flight go on."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from asyncrl import waits
-from asyncrl.inference.activation import ActivationFailed, Held, NotMeasured, Pausing, activate, inspect
+from asyncrl.inference.activation import ActivationFailed, Held, NotMeasured, Pausing, activate, inspect, prepare
 from asyncrl.inference.adoption import unseen
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.draining import Ordered, run_empty
@@ -176,6 +176,8 @@ class ServerLife:
                 return
             self._facts.add("stage_s", time.monotonic() - start_s)
             self._facts.add("staged_bytes", ticket.num_bytes)
+            if self._held is not None:
+                await prepare(self._client, ticket, deadline_s=self._pausing.deadline_s)
             await self._withdraw("updating")
             try:
                 await self._activate(ticket)

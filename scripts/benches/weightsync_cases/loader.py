@@ -1,14 +1,15 @@
-"""The loader inside the engine against the plain delta's masked apply: all that a server stands still for, but HTTP.
+"""The loader inside the engine against the plain delta's masked apply.
 
 The loader reads its ticket and a share of the weights, checks the planes again, adds every change to the old word and
-compares the digest. CPU seconds of one thread, least of interleaved repeats.
+compares the digest; most of that before the pause. CPU seconds, of all it does and of what is left for the pause, least
+of interleaved repeats.
 """
 
 import time
 
 from scripts.benches.peers import verl_like
 from scripts.benches.weightsync_cases.pairs import Figures, Pair, percent
-from scripts.benches.weightsync_cases.sync import running_sync, without_numba
+from scripts.benches.weightsync_cases.sync import Lap, running_sync, without_numba
 from scripts.benches.weightsync_cases.training import Shape, Trained
 
 
@@ -17,22 +18,29 @@ def compare(shape: Shape, model: Trained, fraction: float, repeats: int) -> Figu
     pair = Pair.at(model, fraction)
     target = pair.tensors(pair.old.copy())
     rounds = list(verl_like.encode(pair.tensors(pair.new), pair.tensors(pair.old)))
-    least = dict.fromkeys(("numba", "torch", "verl"), float("inf"))
+    least = dict.fromkeys(("numba", "numba_pause", "torch", "torch_pause", "verl"), float("inf"))
     with running_sync(shape, pair) as sync:
         sync.turn()  # records the address map and measures the engine's words
         for _ in range(repeats):
-            least["numba"] = min(least["numba"], sync.turn().load_cpu)
+            _note(least, "numba", sync.turn())
             start = time.thread_time()
             for one in rounds:
                 verl_like.apply(one, target)
             least["verl"] = min(least["verl"], time.thread_time() - start)
             with without_numba():
-                least["torch"] = min(least["torch"], sync.turn().load_cpu)
+                _note(least, "torch", sync.turn())
         assert sync.holds_what_was_published(), "the engine's words are not the published ones"
     where = percent(fraction)
     return {
         f"loader_ms_{where}": round(1e3 * least["numba"], 1),
         f"loader_torch_ms_{where}": round(1e3 * least["torch"], 1),
+        f"loader_pause_ms_{where}": round(1e3 * least["numba_pause"], 1),
+        f"loader_torch_pause_ms_{where}": round(1e3 * least["torch_pause"], 1),
         f"vs_verl_loader_{where}": round(least["verl"] / least["numba"], 2),
         f"vs_verl_apply_torch_{where}": round(least["verl"] / least["torch"], 2),
     }
+
+
+def _note(least: dict[str, float], kernels: str, lap: Lap) -> None:
+    least[kernels] = min(least[kernels], lap.load_cpu)
+    least[f"{kernels}_pause"] = min(least[f"{kernels}_pause"], lap.pause_cpu)

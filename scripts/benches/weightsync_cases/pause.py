@@ -1,13 +1,15 @@
 """How long a local server stands still for a version, against reloading its weights from a directory.
 
-The server is a process and is asked over HTTP as the host does: pause, begin, load, end, status, stamp, resume.
-Versions are published and staged by the product while nothing samples. The engine packs changed weights again before
-its next step, after the pause; that is in neither figure, and printed by itself: the first token after an update, less
-another.
+The server is a process and is asked over HTTP as the host does: prepare, while it goes on; then pause, begin, load, end
+with status, stamp, resume. Versions are published and staged by the product while nothing samples. A reload is the same
+server's own route on a directory that was just written, whose files are in the system's memory, and again after they
+were dropped from there, as on a machine that did not write them. The engine packs changed weights again before its next
+step, after the pause; that is in neither figure, and printed by itself: the first token after an update, less another.
 """
 
 import asyncio
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -15,9 +17,11 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from asyncrl.inference.activation import Held, Pausing, activate
+from asyncrl.inference.activation import Held, Pausing, activate, prepare
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.launcher import LOADER
 from asyncrl.inference.protocol import Sampling
@@ -42,7 +46,7 @@ def compare(shape: Shape, model: Trained, fraction: float, versions: int) -> Fig
 
 async def _measure(sync: Sync, url: str, vocab: int, versions: int) -> Figures:
     client = _Timed(url, vocab_size=vocab)
-    pauses, syncs, first, parts = [], [], [], defaultdict(list)
+    pauses, syncs, preparing, first, parts = [], [], [], [], defaultdict(list)
     held = Held(0, sync.publisher.digest_of(0) or 0)
     try:
         for turn in range(versions + 1):
@@ -50,6 +54,9 @@ async def _measure(sync: Sync, url: str, vocab: int, versions: int) -> Figures:
             await asyncio.to_thread(sync.publish)
             staged = await asyncio.to_thread(sync.receiver.stage, held.version)
             assert staged is not None, "nothing was staged"
+            staged_s = time.perf_counter()
+            await prepare(client, staged, deadline_s=PAUSING.deadline_s)
+            preparing.append(time.perf_counter() - staged_s)
             client.seconds.clear()
             activated = await activate(client, staged, held=held, pausing=PAUSING)
             held = Held(staged.target, staged.digest)
@@ -63,7 +70,8 @@ async def _measure(sync: Sync, url: str, vocab: int, versions: int) -> Figures:
             if turn <= FIRST_TOKENS:
                 after = await _token(client)
                 first.append(after - await _token(client))
-        reloads = await _reloads(client, sync)
+        cached = await _reloads(client, sync, cached=True)
+        cold = await _reloads(client, sync, cached=False)
     finally:
         await client.close()
     pause = statistics.median(pauses)
@@ -72,25 +80,40 @@ async def _measure(sync: Sync, url: str, vocab: int, versions: int) -> Figures:
         "pause_load_ms": round(1e3 * statistics.median(parts["load_staged"]), 1),
         "pause_http_ms": round(1e3 * (pause - statistics.median(parts["load_staged"])), 1),
         "pause_p99_ms": round(1e3 * sorted(pauses)[min(len(pauses) - 1, int(0.99 * len(pauses)))], 1),
+        "prepare_ms": round(1e3 * statistics.median(preparing[1:]), 1),
         "pause_of_sync": round(statistics.median(p / s for p, s in zip(pauses, syncs, strict=True)), 3),
         "sync_ms": round(1e3 * statistics.median(syncs), 1),
         "repack_ms": round(1e3 * statistics.median(first), 1),
-        "reload_ms": round(1e3 * statistics.median(reloads), 1),
-        "reload_over_pause": round(statistics.median(reloads) / pause, 2),
+        "reload_ms": round(1e3 * statistics.median(cached), 1),
+        "reload_cold_ms": round(1e3 * statistics.median(cold), 1),
+        "reload_over_pause": round(statistics.median(cached) / pause, 2),
+        "reload_cold_over_pause": round(statistics.median(cold) / pause, 2),
         "versions": float(len(pauses)),
     }
 
 
-async def _reloads(client: ServerClient, sync: Sync) -> list[float]:
+async def _reloads(client: ServerClient, sync: Sync, *, cached: bool) -> list[float]:
     """Pause, load the directory, resume: what a server without deltas does for every version."""
     found = []
-    for _ in range(RELOADS):
-        start = time.perf_counter()
-        await client.pause("retract")
-        await client.load_from_disk(sync.directory / "model", label(pack(0, 0)))
-        await client.resume()
-        found.append(time.perf_counter() - start)
+    with TemporaryDirectory(prefix="asyncrl-bench-") as scratch:
+        model_dir = shutil.copytree(sync.directory / "model", Path(scratch) / "model")
+        for _ in range(RELOADS):
+            if not cached:
+                _drop_from_memory(model_dir)
+            start = time.perf_counter()
+            await client.pause("retract")
+            await client.load_from_disk(model_dir, label(pack(0, 0)))
+            await client.resume()
+            found.append(time.perf_counter() - start)
     return found
+
+
+def _drop_from_memory(directory: Path) -> None:
+    """Have the system read these files from the disk again."""
+    for path in directory.iterdir():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 async def _token(client: ServerClient) -> float:

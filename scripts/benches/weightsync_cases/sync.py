@@ -23,6 +23,7 @@ from weightsync import diff, sglang_loader
 from weightsync.config import WeightsyncConfig
 from weightsync.layout import Words
 from weightsync.log import open_log
+from weightsync.preparation import GOING_ON, PREPARE
 from weightsync.publisher import PublishReport, WeightPublisher
 from weightsync.receiver import Receiver
 from weightsync.transport import open_transport
@@ -33,11 +34,12 @@ RUN = "bench"
 
 @dataclass
 class Lap:
-    """Wall seconds of a version's steps, and CPU seconds of the loader."""
+    """Wall seconds of a version's steps, and CPU seconds of the loader: of what needs the pause, and of all it does."""
 
     publish: float = 0.0
     stage: float = 0.0
     load: float = 0.0
+    pause_cpu: float = 0.0
     load_cpu: float = 0.0
     report: PublishReport | None = None
 
@@ -69,13 +71,22 @@ class Sync:
         staged = self.receiver.stage(0 if self.number == 1 else pack(1, self.number - 1))
         assert staged is not None, "nothing was staged"
         lap.stage = time.perf_counter() - start
+        begun = time.process_time()
+        self._prepare()
         start, cpu = time.perf_counter(), time.thread_time()
         sglang_loader.load(self.model, [])
-        lap.load, lap.load_cpu = time.perf_counter() - start, time.thread_time() - cpu
+        lap.load, lap.pause_cpu = time.perf_counter() - start, time.thread_time() - cpu
+        lap.load_cpu = time.process_time() - begun
         code, branch, number, high, low, _ = self.model.get_weights_by_name(sglang_loader.STATUS)
         assert code == sglang_loader.APPLIED, sglang_loader.CODES[code]
         self.receiver.acknowledge(pack(branch, number), high << 32 | low)
         return lap
+
+    def _prepare(self) -> None:
+        """As a host does between staging and the pause."""
+        if self.number > 1:  # the loader has run
+            while self.model.get_weights_by_name(PREPARE) == [GOING_ON]:
+                time.sleep(0.001)
 
     def holds_what_was_published(self) -> bool:
         """Does the engine hold every word?"""

@@ -144,3 +144,50 @@ def test_only_boxes_whose_words_are_in_no_other_box_are_added_to() -> None:
     assert not apart(AddressMap(boxes_of(storage, (0, ((50, 1, 1),)), (10, run), (30, run)), {})), (
         "one covers the others"
     )
+
+
+@pytest.mark.parametrize("width", [1, 2, 4])
+def test_what_was_foreseen_is_what_adding_does(kernels: str, width: int) -> None:
+    engine, other = Engine(width), Engine(width)
+    staged = engine.staged()
+    foreseen = engine.runs.foresee(staged, 1 << 30)
+    assert foreseen is not None
+    assert np.array_equal(engine.words(), engine.old), "nothing is written"
+    added = engine.runs.add(staged, foreseen)
+    assert np.array_equal(engine.words(), engine.new)
+    assert [one[1:] for one in added] == [one[1:] for one in other.runs.add(other.staged())]
+    engine.runs.take_back()
+    assert np.array_equal(engine.words(), engine.old)
+    assert engine.runs.foresee(staged, 1000) is None, "too large"
+
+
+def test_what_did_not_come_true_is_worked_out_again(kernels: str) -> None:
+    engine = Engine(2)
+    staged = engine.staged()
+    foreseen = engine.runs.foresee(staged, 1 << 30)
+    at = int(np.flatnonzero(engine.old != engine.new)[-1])
+    unsigned(engine.storages[1])[at - CUT] ^= 1
+    engine.old[at] ^= 1
+    added = engine.runs.add(staged, foreseen)
+    start = engine.spec.offset
+    now = engine.words()
+    assert np.flatnonzero(now != engine.new).tolist() == [at]
+    assert sum(one.gain for one in added) & MASK == (digest(now, start) - digest(engine.old, start)) & MASK
+    engine.runs.take_back()
+    assert np.array_equal(engine.words(), engine.old)
+
+
+def test_adding_what_was_foreseen_may_be_interrupted_and_then_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(2)
+    staged = engine.staged()
+    foreseen = engine.runs.foresee(staged, 1 << 30)
+
+    def interrupted(*_: object) -> bool:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine_runs.foresight, "add", interrupted)
+        with pytest.raises(MemoryError):
+            engine.runs.add(staged, foreseen)
+    with pytest.raises(RuntimeError, match="interrupted"):
+        engine.runs.take_back()

@@ -20,7 +20,7 @@ from weightsync import engine_runs, engine_weights, sglang_loader
 from weightsync.buckets import BucketPlan
 from weightsync.codec import Encoder, FrameHeader, open_frame
 from weightsync.digest import digest_of_model_dir
-from weightsync.engine_runs import Added, Runs
+from weightsync.engine_runs import Added, Foreseen, Runs
 from weightsync.errors import CorruptDelta
 from weightsync.manifest import Manifest
 from weightsync.model_dir import ModelDir
@@ -516,8 +516,8 @@ def test_what_one_rank_added_is_taken_back_if_another_one_cannot_add(
     runs = [model.__dict__["_weightsync_engine"]._weights._runs for model in ranks.models]
     added, own = [], Runs.add
 
-    def add(self: Runs, staged: Sequence[Staged]) -> list[Added]:
-        found = own(self, staged)
+    def add(self: Runs, staged: Sequence[Staged], foreseen: Foreseen | None = None) -> list[Added]:
+        found = own(self, staged, foreseen)
         added.append(len(found))
         if self is runs[1]:
             raise damage

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from asyncrl.inference.activation import ActivationFailed, Held, Kv, Pausing, activate, inspect
+from asyncrl.inference.activation import ActivationFailed, Held, Kv, Pausing, activate, inspect, prepare
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.protocol import Sampling
@@ -137,4 +138,27 @@ async def test_a_pause_has_a_deadline_and_its_name(server: FakeServer) -> None:
     ):
         await activate(client, TICKET, held=HELD, pausing=pausing(deadline_s=0.2))
     assert server.paused == "retract", "its weights are not known"
+    await client.close()
+
+
+@in_event_loop
+async def test_a_host_asks_until_its_servers_loader_is_ready_and_not_for_ever(server: FakeServer) -> None:
+    """Before the pause; a loader that has not run yet, or one of before, has nothing to prepare."""
+    answers: list[tuple[int, object]] = [(200, [1]), (200, [1]), (200, [0])]
+    asked: list[object] = []
+
+    def answer(body: Any) -> tuple[int, object]:
+        asked.append(body["name"])
+        return answers[min(len(asked), len(answers)) - 1]
+
+    client = client_of(server)
+    server.do_get_weights_by_name = answer  # type: ignore[method-assign]  # this server prepares
+    await prepare(client, TICKET, deadline_s=10.0)
+    assert asked == ["@weightsync/prepare"] * 3
+    assert server.paused is None
+    for only in ((400, {"error": "no such name"}), (200, [1])):
+        asked.clear()
+        answers[:] = [only]
+        await prepare(client, TICKET, deadline_s=0.0)
+        assert len(asked) == 1
     await client.close()
