@@ -100,6 +100,7 @@ def test_the_export_scores_in_eval_as_it_did_in_the_run(run_dir: Path) -> None:
     facts = json.loads((run_dir / "summary.json").read_text())
     scores = json.loads(asyncrl(run_dir, "eval", "--model", str(run_dir / "export"), "--json"))
     assert scores["val-core/sort_digits/reward/mean@4"] == pytest.approx(facts["heldout_after"], abs=0.05)
+    assert scores["val-core/sort_digits/reward/maj@4/mean"] >= 0.85, "most answers agree on the right one"
     assert scores["num_failed"] == 0
 
 
