@@ -45,7 +45,7 @@ class StarterTaskConfig(Section):
     """The verifiable task that the starter writes as parquet files in verl's schema."""
 
     name: str = "sort_digits"
-    """Row of the starter's table of tasks. It is also the data_source that picks the reward, unless the row says one."""
+    """Row of the starter's table of tasks; also the data_source that picks the reward, unless the row says another."""
     train_rows: int = Field(4096, ge=1)
     """Prompts in the training file; none of them is held out."""
     val_rows: int = Field(256, ge=1)
