@@ -1,16 +1,14 @@
-"""Trainers of which a rank kills itself around the checkpoint of step 4: python -m tests.support.killed_saver URL.
+"""A rank of a trainer of which one rank kills itself around the checkpoint of step 4: python -m
+tests.support.killed_saver CONFIG.json URL DIES MOMENT RESUME.
 
-Reads JSON lines, `config` (a file), `world`, `dies` (a rank, or null), `moment` and `resume`, and answers each with the
-exit codes of the ranks, negative for a signal. The modules are imported once; each rank is a fork.
+DIES: the rank, -1: none. MOMENT: of MOMENTS, or REPORTED. RESUME: "resume", or anything else.
 """
 
 import json
 import os
 import shutil
 import signal
-import socket
 import sys
-import traceback
 from pathlib import Path
 
 import torch
@@ -32,7 +30,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(config: Config, url: str, *, dies: int | None, moment: str, resume: bool) -> None:
+def main(config: Config, url: str, *, dies: int, moment: str, resume: bool) -> None:
     """Train until the death, or to the end."""
     torch.set_num_threads(1)
     ranks = open_ranks(config)
@@ -84,29 +82,9 @@ def half_deleted(path, ignore_errors=False):
     next(iter(Path(path).glob("*.safetensors"))).unlink()
 
 
-def forked(world: int, **arguments) -> list[int]:
-    """Exit codes of the ranks of one trainer."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    os.environ |= {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    pids = []
-    for rank in range(world):
-        if (pid := os.fork()) == 0:
-            os.environ |= {"RANK": str(rank), "LOCAL_RANK": "0"}
-            try:
-                main(**arguments)
-            except BaseException:
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        pids.append(pid)
-    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-
-
 if __name__ == "__main__":
     assert shutil is retention.shutil
-    for line in sys.stdin:
-        told = json.loads(line)
-        settings = Config.model_validate_json(Path(told.pop("config")).read_text())
-        print(json.dumps(forked(config=settings, url=sys.argv[1], **told)), flush=True)
+    file, address, *rest = sys.argv[1:]
+    settings = Config.model_validate_json(Path(file).read_text())
+    told = dict(zip(("dies", "moment", "resume"), rest, strict=True))
+    main(settings, address, dies=int(told["dies"]), moment=told["moment"], resume=told["resume"] == "resume")
