@@ -21,8 +21,8 @@ RECIPES = Path("configs/recipes")
 TARGET = 0.75
 TARGETS: Mapping[str, float] = MappingProxyType({"grpo_passk": 0.5, "opd": 0.6, "ppo_gae": 0.5, "text_game": 0.8})
 """Held-out scores that recipes state where they are not TARGET; all begin at about 0.35, text_game at 0.6, tool_agent
-at 0.26. opd learns without a reward, ppo_gae trains a critic from nothing beside the policy, and grpo_passk rewards only
-the best of a group, not the mean that is scored here."""
+at 0.26. opd learns without a reward, ppo_gae trains a critic from nothing beside the policy, and grpo_passk rewards
+only the best of a group, not the mean that is scored here."""
 ROWS: Mapping[str, str] = MappingProxyType({"grpo_lora": "grpo", "text_game": "grpo", "tool_agent": "grpo"})
 """Recipes that are not named after their row of the table of algorithms: they train it in another way, or in another
 environment."""
