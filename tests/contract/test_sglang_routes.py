@@ -4,9 +4,11 @@ What passes here passes there: a client tested against the local server must not
 second kind needs the environment that `scripts/setup --sglang` makes, or another one: see sglang_python.
 """
 
+import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,10 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForCausalLM
 
+from asyncrl.inference.client import ServerClient
+from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.streaming import Watch
+from tests.support.event_loop import in_event_loop
 from tests.support.inference_servers import (
     CONTEXT,
     InferenceServer,
@@ -186,6 +192,40 @@ def test_a_stream_is_cumulative_and_its_last_chunk_alone_has_spans(server: Infer
     assert chunks[-1]["output_ids"] == whole["output_ids"]
     assert chunks[-1]["text"] == whole["text"]
     assert spans(chunks[-1]) == [("0.0", 0, 40)]
+
+
+class Endless(Sampling):
+    """Sampling that no end token ends."""
+
+    def to_json(self) -> dict[str, object]:
+        return super().to_json() | {"ignore_eos": True}
+
+
+@in_event_loop
+async def test_an_answer_that_is_watched_comes_in_pieces_and_is_cut_as_any_other(server: InferenceServer) -> None:
+    client, shown = ServerClient(server.url, vocab_size=len(LETTERS), control_s=60.0), list[list[int]]()
+    greedy = Endless(40, temperature=0.0, top_p=1.0, top_k=-1, stop_token_ids=(), seed=1)
+    watch = Watch(4, lambda ids: shown.append(list(ids)))
+    watched = await client.generate(FIRST, greedy, extra_key=None, deadline_s=60.0, watch=watch)
+    whole = await client.generate(FIRST, greedy, extra_key=None, deadline_s=60.0)
+    assert (watched.token_ids, watched.finish_reason) == (whole.token_ids, "length")
+    assert watched.runs == whole.runs
+    assert watched.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
+    assert list(itertools.chain(*shown)) == list(watched.token_ids)
+    assert len(shown) > 2
+    rid, aborting = client.next_rid(), list[asyncio.Task[None]]()
+
+    def cut_at_once(ids: Sequence[int]) -> None:
+        if not aborting:
+            aborting.append(asyncio.create_task(client.abort(rid)))
+
+    many = replace(greedy, max_new_tokens=server.many)
+    answer = await client.generate([1, 2], many, extra_key=None, deadline_s=60.0, rid=rid, watch=Watch(1, cut_at_once))
+    assert answer.finish_reason == "abort"
+    assert 0 < sum(run.num_tokens for run in answer.runs) == len(answer.token_ids) < server.many
+    assert not answer.one_version, "its last piece says the versions, as that of a whole one does"
+    await aborting[0]
+    await client.close()
 
 
 def test_batches_and_several_samples_answer_with_lists(server: InferenceServer) -> None:
