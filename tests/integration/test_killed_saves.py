@@ -2,9 +2,6 @@
 sound one, and ends with the bits of a run that nobody killed."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,9 @@ from asyncrl.config import ParallelConfig
 from asyncrl.run.handover import revealed
 from asyncrl.trainer.checkpoint_files import MANIFEST
 from buffer import Group, ReplayBuffer
+from tests.support.forkserver import run_modules
 from tests.support.killed_saver import MOMENTS, REPORTED
+from tests.support.ports import reserved_ports
 from tests.support.redis_server import running_redis
 from tests.support.rollout_thread import RolloutThread
 from tests.support.tiny_policy import write_tiny_model
@@ -23,6 +22,7 @@ FOUND = dict.fromkeys(MOMENTS[:3], 3) | dict.fromkeys(MOMENTS[3:], 5)
 """Moment -> the first step of the trainer that resumes: no more is lost than what came after the newest checkpoint."""
 
 MEMO: dict[int, Group] = {}
+TIMEOUT_S = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -62,34 +62,20 @@ def straight(model_dir, tmp_path_factory):
     return run
 
 
-class Trainers:
-    """A process that runs trainers whose ranks kill themselves."""
-
-    def __init__(self, url):
-        command = [sys.executable, "-m", "tests.support.killed_saver", url]
-        root = Path(__file__).parents[2]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root)
-
-    def run(self, config, *, dies=None, moment="", resume=False):
-        """Exit codes of the ranks of one trainer."""
-        file = config.run.directory / "config.json"
-        file.write_text(json.dumps(revealed(config)))
-        told = {"config": str(file), "world": config.trainer.parallel.world}
-        self.process.stdin.write(json.dumps({**told, "dies": dies, "moment": moment, "resume": resume}) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
-
-
-@pytest.fixture(scope="module")
-def killed(server):
-    trainers = Trainers(server.url)
-    with trainers.process as process:
-        yield trainers
-        process.stdin.close()
+def ranks_of(config, server, *, dies=-1, moment="", resume=False):
+    """Exit codes of the ranks of a trainer, negative for a signal."""
+    file, world = config.run.directory / "config.json", config.trainer.parallel.world
+    file.write_text(json.dumps(revealed(config)))
+    arguments = [str(file), server.url, str(dies), moment, "resume" if resume else ""]
+    with reserved_ports(1) as (port,):
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
+        own = [{**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(world)]
+        ended = run_modules("tests.support.killed_saver", arguments, own, config.run.directory, TIMEOUT_S)
+    return [rank.code for rank in ended]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_trainer_killed_at(moment, straight, killed, server, model_dir, tmp_path):
+def test_a_trainer_killed_at(moment, straight, server, model_dir, tmp_path):
     """B151: the checkpoint before is there until the next one is, and nothing half written is taken for one.
 
     Weights, both moments, random states and every number that no clock gives, the adaptive KL coefficient among them,
@@ -99,7 +85,7 @@ def test_a_trainer_killed_at(moment, straight, killed, server, model_dir, tmp_pa
     config = settings(tmp_path, model_dir, name)
     buffer, rollout = rollout_of(config, server)
     with rollout.running():
-        assert killed.run(config, dies=0, moment=moment) == [-9]
+        assert ranks_of(config, server, dies=0, moment=moment) == [-9]
         run = start_trainer(config, buffer)
         outcome = run.go(resume=True)
     trained = [step for step, _, values in run.sink.lines if "actor/pg_loss" in values]
@@ -113,12 +99,12 @@ def test_a_trainer_killed_at(moment, straight, killed, server, model_dir, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def straight_pair(killed, server, model_dir, tmp_path_factory):
+def straight_pair(server, model_dir, tmp_path_factory):
     """Hashes of what two ranks saved of the run that nobody killed."""
     config = settings(tmp_path_factory.mktemp("pair"), model_dir, "pair", fsdp=2)
     buffer, rollout = rollout_of(config, server)
     with rollout.running():
-        assert killed.run(config) == [0, 0]
+        assert ranks_of(config, server) == [0, 0]
     buffer.close()
     return hashes_in(config.run.directory / "checkpoints" / "1.6-step6")
 
@@ -126,14 +112,14 @@ def straight_pair(killed, server, model_dir, tmp_path_factory):
 @pytest.mark.parametrize(
     ("dies", "moment", "first"), [(1, "writing", 3), (1, REPORTED, 5), (0, "before the rename", 3)]
 )
-def test_one_of_two_ranks_killed_in_a_save(dies, moment, first, straight_pair, killed, server, model_dir, tmp_path):
+def test_one_of_two_ranks_killed_in_a_save(dies, moment, first, straight_pair, server, model_dir, tmp_path):
     """The other one ends by itself, with an error; a file that one rank has written makes no checkpoint."""
     config = settings(tmp_path, model_dir, f"pair-{dies}-{moment.replace(' ', '-')}", fsdp=2)
     buffer, rollout = rollout_of(config, server)
     with rollout.running():
-        codes = killed.run(config, dies=dies, moment=moment)
+        codes = ranks_of(config, server, dies=dies, moment=moment)
         assert (codes[dies], codes[1 - dies]) == (-9, 1)
-        assert killed.run(config, resume=True) == [0, 0]
+        assert ranks_of(config, server, resume=True) == [0, 0]
     lines = json.loads((tmp_path / "lines.json").read_text())
     assert [step for step, _, values in lines if "actor/pg_loss" in values] == list(range(first, 7))
     assert buffer.audit().ok
