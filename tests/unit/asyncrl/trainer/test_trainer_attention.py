@@ -91,6 +91,25 @@ def test_the_parts_of_a_row_that_ranks_share_give_what_the_whole_row_gives(lengt
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("is_cast", [False, True], ids=["held", "autocast"])
+def test_bfloat16_on_a_cpu_is_computed_in_float32(is_cast):
+    """Values and gradients to the bit: torch's own bfloat16 rounds within, and its backward pass is slow there."""
+    wide = [
+        states(heads, 40, seed).detach().bfloat16().float().requires_grad_() for seed, heads in enumerate((4, 2, 2))
+    ]
+    narrow = [tensor.detach().to(torch.float32 if is_cast else torch.bfloat16).requires_grad_() for tensor in wide]
+    documents = Documents.of([19, 19, 2], CPU)
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+        found, _ = within_documents(Layer(), *narrow, None, documents=documents)
+    expected = within_documents(Layer(), *wide, None, documents=documents)[0].bfloat16()
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
+    upstream = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9)).bfloat16()
+    gradients, wanted = torch.autograd.grad(found, narrow, upstream), torch.autograd.grad(expected, wide, upstream)
+    for one, other in zip(gradients, wanted, strict=True):
+        assert torch.equal(one, other.to(one.dtype))
+
+
 def test_what_is_in_one_document_does_not_reach_another():
     tensors = [states(2, 7, seed) for seed in range(3)]
     documents = Documents.of([3, 4], CPU)
