@@ -113,11 +113,11 @@ async def test_a_group_is_given_back_at_no_cost_when_no_harness_takes_its_other_
 
 @in_event_loop
 async def test_a_runner_may_play_the_sessions_of_a_group_one_after_the_other(engine: str, buffer: ReplayBuffer) -> None:
-    async with running_gateway(buffer, [engine], version=VERSION, offer_timeout_s=0.3) as scene:
+    async with running_gateway(buffer, [engine], version=VERSION, offer_timeout_s=1.5) as scene:
         for _ in range(2):
             session = await scene.reserve()
             await scene.chat(session, [user(f"{SIGN}1")])
-            await waits.pause("test: a session that lasts", 0.5)
+            await waits.pause("test: a session that lasts", 1.8)
             await scene.end(session, reward=1.0)
         assert (await lease(buffer)).ordinal == 0
         assert scene.gateway.counts["sessions_untaken"] == 0
