@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from asyncrl.inference import local_server
+from asyncrl.inference.local_engine import kernels
 from tests.support.inference_servers import ROOT, InferenceServer, environment, local_flags, start_local, wait_for
 from tests.support.local_models import save_model
 
@@ -54,7 +55,7 @@ def test_the_command_serves_on_a_free_port_that_it_prints_and_ends_with_its_pare
     info = httpx.get(f"{url}/model_info", timeout=30).json()
     assert info["model_type"] == "qwen3"
     state = httpx.get(f"{url}/server_info", timeout=30).json()["internal_states"][0]
-    assert state["compute_dtype"] == "float32"
+    assert (state["compute_dtype"], state["decode"]) == ("float32", "numba" if kernels.HAVE_NUMBA else "torch")
     parent.kill()
     parent.wait()
 

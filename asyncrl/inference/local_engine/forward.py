@@ -3,7 +3,8 @@
 What makes a row's numbers independent of its batch mates, bit for bit, on CPU (tests/unit/.../test_batch_mates.py):
 rows of a product padded to a multiple of `compute.pad_rows` (MKL takes other kernels for few rows, how few depends on
 the CPU), prompts padded to `PAD_TOKENS` and attended in groups of equal padded length (SDPA tiles by the longest), keys
-and values in blocks of one width (`kv_cache`).
+and values in blocks of one width (`kv_cache`). The decode step here is for bfloat16, and for where numba is missing;
+else it is that of `fused`, where a row never meets another but in a product.
 """
 
 from __future__ import annotations
@@ -90,6 +91,11 @@ class Forward:
         self._floor = torch.tensor((c.hidden * c.rms_eps) ** 0.5)
         self._head_floor = torch.tensor((c.head_dim * c.rms_eps) ** 0.5)
         self._fused = fused.FusedDecode(compute, cache, self._rope) if fused.is_possible(compute) else None
+
+    @property
+    def decodes_with(self) -> str:
+        """What computes a decode step between its products: "numba" or "torch"."""
+        return "torch" if self._fused is None else "numba"
 
     def _rope_table(self, max_length: int) -> Tensor:
         """[max_length, 1, head_dim / 2] complex64: the rotation of each pair of numbers of a head at each position."""

@@ -72,6 +72,7 @@ class ControlRoutes:
         engine = self.service.updates.engine
         state = {
             "linear": engine.compute.kind,
+            "decode": engine.forward.decodes_with,
             "compute_dtype": str(engine.compute.dtype).removeprefix("torch."),
             "kv_cache_bytes": engine.cache.num_bytes(),
             "prefix_cache_bytes": engine.prefixes.num_bytes,

@@ -105,6 +105,7 @@ def test_kernels_are_for_float32_and_for_sizes_that_they_can_take(monkeypatch: p
     def possible(dtype: torch.dtype = torch.float32, **overrides: object) -> bool:
         engine = make_engine(make_model("llama", **overrides), dtype)
         assert len(engine.run([make_request(0, [1, 2, 3], 5)])[0].output) == 5
+        assert engine.forward.decodes_with == ("numba" if fused.is_possible(engine.compute) else "torch")
         return fused.is_possible(engine.compute)
 
     assert possible()
