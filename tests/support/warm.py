@@ -5,6 +5,7 @@ It computes nothing: a process that is forked has no threads but its first.
 
 from importlib import import_module
 
+from asyncrl.inference.local_engine import fused
 from weightsync.warm import compile_kernels
 
 for name in (
@@ -13,3 +14,4 @@ for name in (
 ):
     import_module(name)
 compile_kernels()
+fused.compile_kernels()
