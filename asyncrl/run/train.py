@@ -20,6 +20,7 @@ from asyncrl.load_config import LoadedConfig, to_yaml
 from asyncrl.metrics.console import RunView
 from asyncrl.placement import Placement
 from asyncrl.rollout.chat import ChatTemplate
+from asyncrl.run.allocator import heap_settings
 from asyncrl.run.connections import let_go, open_buffer, redis_url
 from asyncrl.run.finish import finish
 from asyncrl.run.handover import write_config
@@ -142,7 +143,7 @@ class Supervisor:
                 f"rank-{seat.index}",
                 arguments,
                 # Each sees its own device only, as the first.
-                {"RANK": str(seat.index), "LOCAL_RANK": "0", **together},
+                {"RANK": str(seat.index), "LOCAL_RANK": "0", **together, **heap_settings(len(seat.devices))},
                 seat=seat,
             )
             for seat in seats
