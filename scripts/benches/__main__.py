@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ def commit() -> str:
 def main(argv: list[str]) -> int:
     """Call `main` of scripts/benches/NAME.py, with the arguments if it takes any."""
     name, arguments = argv[0], argv[1:]
+    # As an exception, so that whatever a benchmark started is ended by whoever started it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     bench = importlib.import_module(f"scripts.benches.{name}").main
     figures = bench(arguments) if inspect.signature(bench).parameters else bench()
     print(json.dumps({"bench": name, "figures": figures, "commit": commit(), "machine": machine()}))

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/tiny_cpu.yaml"
 DEADLINE_S = 1200.0
+PATIENCE_S = 30.0
+"""For commands that are stopped early: they end their servers and their Redis in it."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,26 @@ def run(
             if process is not None and process.wait(DEADLINE_S) != 0:
                 raise RuntimeError(f"{name} failed: {(directory / f'{name}.out').read_text()[-2000:]}")
     finally:
-        for process in (trainer, rollout):
-            if process is not None and process.poll() is None:
-                process.kill()
+        end([process for process in (trainer, rollout) if process is not None])
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return Run(lines, json.loads((directory / "summary.json").read_text()))
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]], patience_s: float = PATIENCE_S) -> None:
+    """Stop those that still run, in order if they do so in time: a killed command leaves its Redis to a reaper.
+
+    Args:
+        patience_s: for all of them together, before they are killed.
+    """
+    deadline_s = time.monotonic() + patience_s
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(max(deadline_s - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _start(arguments: list[str], output: Path, env: dict[str, str] | None, core: int | None) -> subprocess.Popen[bytes]:
