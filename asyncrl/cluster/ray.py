@@ -8,6 +8,7 @@ import atexit
 import logging
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from asyncrl import waits
 from asyncrl.cluster.address import why_unreachable
 from asyncrl.cluster.base import ClusterSetup
 from asyncrl.cluster.bundles import Bundle, BundleGroup
@@ -31,6 +33,9 @@ LOCAL = "local"
 
 LOCAL_CPUS = 1024
 """CPUs that such a cluster counts. As with plain processes, which share this machine's cores is up to the user."""
+
+CONNECT_S = 120.0
+"""Seconds in which a cluster takes us in. Ray has no bound of its own: if the head dies meanwhile it waits for ever."""
 
 PARTING_S = 5.0
 """Seconds that keepers have to hear, without a head, that they are to end what they started."""
@@ -61,22 +66,13 @@ class RayMachines:
         run: namespace of the actors, for people who look at the cluster.
     Raises:
         PreflightError: nobody answers there, or refuses us.
+        ClusterLost: it did neither take us in nor refuse for CONNECT_S seconds.
     """
 
     def __init__(self, address: str, run: str) -> None:
         if why := why_unreachable(address):
             raise _refused(address, why)
-        try:
-            ray.init(
-                address,
-                namespace=f"asyncrl-{run}",
-                log_to_driver=False,  # children write their logs into the run directory
-                logging_level=logging.WARNING,
-                include_dashboard=False if address == LOCAL else None,
-                num_cpus=LOCAL_CPUS if address == LOCAL else None,
-            )
-        except (RayError, OSError, RuntimeError, ValueError) as error:
-            raise _refused(address, str(error)) from error
+        _connect(address, run)
         self._reserved: dict[str, _Reserved] = {}
         self._actors: list[Any] = []
         patience_s = float(os.environ.get(RECONNECT, RECONNECT_S)) / 2
@@ -175,6 +171,40 @@ class RayMachines:
                 f"the head of the Ray cluster is lost: {self._head.address}: {why}. What ran on the cluster ends with "
                 "it, and costs the work since the newest checkpoint. Start Ray again, and the command with --resume."
             )
+
+
+def _connect(address: str, run: str) -> None:
+    failed: list[BaseException] = []
+
+    def connect() -> None:
+        try:
+            ray.init(
+                address,
+                namespace=f"asyncrl-{run}",
+                log_to_driver=False,  # children write their logs into the run directory
+                logging_level=logging.WARNING,
+                include_dashboard=False if address == LOCAL else None,
+                num_cpus=LOCAL_CPUS if address == LOCAL else None,
+            )
+        except BaseException as error:
+            failed.append(error)
+
+    # A thread, since the call cannot be interrupted. So it also leaves the handlers of signals alone.
+    thread = threading.Thread(target=connect, name="connect to Ray", daemon=True)
+    thread.start()
+    with waits.timed("ray", lambda: f"the Ray cluster at {address!r} is to take this command in"):
+        thread.join(CONNECT_S)
+    if thread.is_alive():
+        atexit.register(_leave)
+        raise ClusterLost(
+            f"the Ray cluster at {address!r} neither took this command in nor refused it for {CONNECT_S:g} s; its head "
+            "was probably lost meanwhile. See `ray status` on its first machine, then start the command again."
+        )
+    match failed:
+        case [RayError() | OSError() | RuntimeError() | ValueError() as error]:
+            raise _refused(address, str(error)) from error
+        case [error]:
+            raise error
 
 
 def _refused(address: str, why: str) -> PreflightError:

@@ -1,6 +1,7 @@
 """What becomes of Ray's answers and errors; a real Ray is in tests/e2e/test_ray.py."""
 
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -110,6 +111,37 @@ def test_a_lost_head_is_said_with_the_next_step_before_ray_ends_the_process(
     machines.close()
     assert [keeper.calls for keeper in keepers] == [["end"], ["end"]]
     assert at_exit[0] is module._leave
+
+
+def test_a_cluster_that_neither_takes_us_in_nor_refuses_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at_exit: list[Any] = []
+    over = threading.Event()
+    monkeypatch.setattr(module.atexit, "register", at_exit.append)
+    monkeypatch.setattr(module, "CONNECT_S", 0.05)
+    monkeypatch.setattr(ray, "init", lambda *_, **__: over.wait(60))
+    try:
+        with pytest.raises(ClusterLost, match="'local' neither took this command in nor refused") as lost:
+            RayMachines("local", "demo")
+        assert lost.value.exit_code == 75
+        assert at_exit == [module._leave], "Ray's own way out would wait for the call"
+    finally:
+        over.set()
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ConnectionError("no token"), PreflightError), (TypeError("a bug"), TypeError)]
+)
+def test_what_ray_says_of_us_is_said_on(
+    error: Exception, raised: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(raised, match=str(error)):
+        RayMachines("local", "demo")
 
 
 def test_a_bug_of_a_keeper_is_raised_as_it_is(machines: RayMachines) -> None:
