@@ -44,7 +44,7 @@ class Added(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """What `Runs.add` will do, from `Runs.foresee`.
+    """What `Runs.add` will do, from `Runs.foresee`; valid until that is called again.
 
     added: by sparse bucket, in the ticket's order.
     runs: of all of them.
@@ -72,7 +72,8 @@ class Runs:
         self._routes: dict[int, Route] = {}
         self._added: list[tuple[Planes, list[Added]]] = []
         self._inside = False
-        self._room = Room()
+        self._room, self._ahead = Room(), Room()
+        self._pool = foresight.Pool()
 
     def __contains__(self, box: Box) -> bool:
         return box in self._words
@@ -87,21 +88,22 @@ class Runs:
         Raises:
             CorruptDelta: a box does not fit its storage.
         """
-        found, num_bytes, room = Foreseen([], []), 0, Room()
-        for bucket, planes, _ in staged:
-            if planes is None or not (route := self._route(bucket)).pieces:
-                continue
-            positions, differences = decode_on_cpu(planes, room)
+        routes = [(self._route(bucket), planes) for bucket, planes, _ in staged if planes is not None]
+        routes = [(route, planes) for route, planes in routes if route.pieces]
+        needed = sum(foresight.bytes_for(p.num_changed, r.bucket.width, len(r.pieces)) for r, p in routes)
+        if needed > most_bytes:
+            return None
+        self._pool.begin(needed)
+        found = Foreseen([], [])
+        for route, planes in routes:
+            positions, differences = decode_on_cpu(planes, self._ahead)
             added: list[Added] = []
             found.added.append((planes, added))
             for piece, first, last in _cut(route, positions):
                 places, change = positions[first:last], differences[first:last]
-                run = foresight.foresee(piece.words, places, change, piece.shift, piece.start)
+                run = foresight.foresee(piece.words, places, change, piece.shift, piece.start, self._pool)
                 found.runs.append(run)
                 added.append(Added(piece, first, last, run.gain))
-                num_bytes += run.num_bytes
-                if num_bytes > most_bytes:
-                    return None
         return found
 
     def add(self, staged: Sequence[Staged], foreseen: Foreseen | None = None) -> list[Added]:

@@ -27,7 +27,7 @@ CHECKS_PER_ROUND = 64
 """Spot checks after which about every word was read again; one costs the pause that share of a read of the weights."""
 
 _LEAST_CHECKED = 1 << 16  # words
-_MOST_FORESEEN_BYTES = 1 << 28  # of memory: 32 million changes in bfloat16; of more, all is worked out in the pause
+_MOST_FORESEEN_BYTES = 1 << 28  # of memory: 22 million changes in bfloat16; of more, all is worked out in the pause
 _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyond, it is worked out again
 
 

@@ -6,7 +6,7 @@ was compared, to the bit; else everything is made what it was, and the ticket is
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from weightsync.layout import Index, Words, address_step
 Places = npt.NDArray[np.int32] | Index
 
 _MOST_SHORT = (1 << 31) - 1
+_ALIGN = 8
 
 
 class Run(NamedTuple):
@@ -32,23 +33,43 @@ class Run(NamedTuple):
     differences: Words
     gain: int
 
-    @property
-    def num_bytes(self) -> int:
-        """Of memory, beside the storage."""
-        return self.places.nbytes + self.expected.nbytes + self.differences.nbytes
+
+class Pool:
+    """Memory for the runs of one ticket, kept for the next one's: the system clears every page that it gives out."""
+
+    def __init__(self) -> None:
+        self._bytes, self._used = np.empty(0, np.uint8), 0
+
+    def begin(self, num_bytes: int) -> None:
+        """Room for so many bytes, `bytes_for` of all runs; what was taken before is no longer valid."""
+        if self._bytes.size < num_bytes:
+            self._bytes = np.empty(num_bytes + num_bytes // 4, np.uint8)
+        self._used = 0
+
+    def take(self, count: int, dtype: np.dtype[Any]) -> Any:
+        """[count] of any content; Any: of whatever type."""
+        begin = self._used
+        self._used += -(-count * dtype.itemsize // _ALIGN) * _ALIGN
+        return self._bytes[begin : begin + count * dtype.itemsize].view(dtype)
 
 
-def foresee(words: Words, positions: Index, differences: Words, shift: int, start: int) -> Run:
-    """What words[positions + shift] += differences will do, in memory of its own; nothing is written.
+def bytes_for(num_changes: int, width: int, num_runs: int) -> int:
+    """Of memory that runs with so many changes of words of `width` bytes take at most."""
+    return num_changes * (8 + 2 * width) + 3 * _ALIGN * num_runs
+
+
+def foresee(words: Words, positions: Index, differences: Words, shift: int, start: int, pool: Pool) -> Run:
+    """What words[positions + shift] += differences will do, in memory of the pool; nothing is written.
 
     Args:
         words: [m] a storage.
         positions, differences: [n], rising positions.
         start: address of position 0.
     """
-    short = words.size <= _MOST_SHORT
-    places: Places = np.empty(positions.size, np.int32) if short else np.empty(positions.size, np.int64)
-    expected, differences = np.empty(positions.size, words.dtype), differences.copy()
+    places: Places = pool.take(positions.size, np.dtype(np.int32 if words.size <= _MOST_SHORT else np.int64))
+    expected: Words = pool.take(positions.size, words.dtype)
+    kept: Words = pool.take(positions.size, words.dtype)
+    kept[:], differences = differences, kept
     if diff.HAVE_NUMBA:
         step = address_step(words.dtype.itemsize)
         gain = int(expected_words.foresee(words, positions, differences, shift, start, step, places, expected)) & MASK

@@ -1,8 +1,8 @@
 """Which form of a version is in the engines first: changes or whole words, by the rates that were measured.
 
 A rank encodes while it sends, so a form is there after the slower of the two; then it is applied while the engine
-stands still. Changes cost encoding, few bytes and what was changed; whole words cost a digest and all bytes on both
-sides. Where few words changed changes win, on any link; with half of them changed, and a fast link, whole words do.
+stands still. Changes cost encoding, few bytes and what was changed; whole words cost a seal, a digest and all bytes on
+both sides. Where few words changed changes win, on any link; with half of them changed, and a fast link, whole ones do.
 Pure arithmetic: the rank's own apply stands for the engines', which do the same work.
 """
 
@@ -12,7 +12,7 @@ from typing import Literal
 Form = Literal["changes", "whole"]
 
 _NEWEST = 0.3  # weight of a new measurement against those before it
-_CLEARLY = 0.8  # whole words must win by this much: a wrong guess costs a slow link much, a fast one little
+_CLEARLY = 0.95  # nearer than this two versions of one form are not: then it is the one of fewer bytes
 
 
 @dataclass
@@ -46,7 +46,7 @@ class LinkRates:
             self._send.note(seconds / num_bytes)
 
     def note_applied(self, form: Form, words_bytes: int, seconds: float) -> None:
-        """A bucket of `words_bytes` became what a frame of this form makes of it, digest included."""
+        """A bucket of `words_bytes` became what a frame of this form makes of it: checks, copying or adding, digest."""
         self._apply[form].note(seconds / words_bytes)
 
     def knows(self, form: Form) -> bool:

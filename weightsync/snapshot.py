@@ -81,13 +81,14 @@ class Snapshot:
             DigestMismatch: a frame does not make what it was made for; the words can no longer be trusted.
         """
         for bucket, blob in frames:
+            began = perf_counter()
             try:
                 frame = open_frame(blob, bucket=bucket, header=header._replace(bucket=bucket.id), key=key)
             except CorruptDelta as error:
                 raise DigestMismatch(
                     f"our own frame does not read back: {error} The next version goes whole."
                 ) from error
-            words, began = self.words[bucket.id], perf_counter()
+            words = self.words[bucket.id]
             if frame.dense is not None:
                 words[:] = frame.dense
                 after = digest_of_bucket(words, self._tables[bucket.id])

@@ -1,15 +1,15 @@
 """The loader inside the engine against the plain delta's masked apply.
 
 The loader reads its ticket and a share of the weights, checks the planes again, adds every change to the old word and
-compares the digest; most of that before the pause. CPU seconds, of all it does and of what is left for the pause, least
-of interleaved repeats.
+compares the digest: all of it in one go, or, of a version that was prepared, what is left for the pause. CPU seconds of
+one thread, least of interleaved repeats.
 """
 
 import time
 
 from scripts.benches.peers import verl_like
 from scripts.benches.weightsync_cases.pairs import Figures, Pair, percent
-from scripts.benches.weightsync_cases.sync import Lap, running_sync, without_numba
+from scripts.benches.weightsync_cases.sync import Sync, running_sync, without_numba
 from scripts.benches.weightsync_cases.training import Shape, Trained
 
 
@@ -22,13 +22,13 @@ def compare(shape: Shape, model: Trained, fraction: float, repeats: int) -> Figu
     with running_sync(shape, pair) as sync:
         sync.turn()  # records the address map and measures the engine's words
         for _ in range(repeats):
-            _note(least, "numba", sync.turn())
+            _note(least, "numba", sync)
             start = time.thread_time()
             for one in rounds:
                 verl_like.apply(one, target)
             least["verl"] = min(least["verl"], time.thread_time() - start)
             with without_numba():
-                _note(least, "torch", sync.turn())
+                _note(least, "torch", sync)
         assert sync.holds_what_was_published(), "the engine's words are not the published ones"
     where = percent(fraction)
     return {
@@ -41,6 +41,6 @@ def compare(shape: Shape, model: Trained, fraction: float, repeats: int) -> Figu
     }
 
 
-def _note(least: dict[str, float], kernels: str, lap: Lap) -> None:
-    least[kernels] = min(least[kernels], lap.load_cpu)
-    least[f"{kernels}_pause"] = min(least[f"{kernels}_pause"], lap.pause_cpu)
+def _note(least: dict[str, float], kernels: str, sync: Sync) -> None:
+    least[kernels] = min(least[kernels], sync.turn().load_cpu)
+    least[f"{kernels}_pause"] = min(least[f"{kernels}_pause"], sync.turn(prepared=True).load_cpu)

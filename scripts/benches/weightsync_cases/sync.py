@@ -34,12 +34,11 @@ RUN = "bench"
 
 @dataclass
 class Lap:
-    """Wall seconds of a version's steps, and CPU seconds of the loader: of what needs the pause, and of all it does."""
+    """Wall seconds of a version's steps, and CPU seconds of the loader in the pause."""
 
     publish: float = 0.0
     stage: float = 0.0
     load: float = 0.0
-    pause_cpu: float = 0.0
     load_cpu: float = 0.0
     report: PublishReport | None = None
 
@@ -62,8 +61,8 @@ class Sync:
         self.current[0] = self.pair.new if self.number % 2 else self.pair.old
         return self.publisher.publish(pack(1, self.number))
 
-    def turn(self) -> Lap:
-        """Publish, stage, load, acknowledge. Raises AssertionError unless the loader applied it."""
+    def turn(self, *, prepared: bool = False) -> Lap:
+        """Publish, stage, prepare if so, load, acknowledge. Raises AssertionError unless the loader applied it."""
         lap, start = Lap(), time.perf_counter()
         lap.report = self.publish()
         lap.publish = time.perf_counter() - start
@@ -71,22 +70,15 @@ class Sync:
         staged = self.receiver.stage(0 if self.number == 1 else pack(1, self.number - 1))
         assert staged is not None, "nothing was staged"
         lap.stage = time.perf_counter() - start
-        begun = time.process_time()
-        self._prepare()
+        while prepared and self.model.get_weights_by_name(PREPARE) == [GOING_ON]:
+            time.sleep(0.005)
         start, cpu = time.perf_counter(), time.thread_time()
         sglang_loader.load(self.model, [])
-        lap.load, lap.pause_cpu = time.perf_counter() - start, time.thread_time() - cpu
-        lap.load_cpu = time.process_time() - begun
+        lap.load, lap.load_cpu = time.perf_counter() - start, time.thread_time() - cpu
         code, branch, number, high, low, _ = self.model.get_weights_by_name(sglang_loader.STATUS)
         assert code == sglang_loader.APPLIED, sglang_loader.CODES[code]
         self.receiver.acknowledge(pack(branch, number), high << 32 | low)
         return lap
-
-    def _prepare(self) -> None:
-        """As a host does between staging and the pause."""
-        if self.number > 1:  # the loader has run
-            while self.model.get_weights_by_name(PREPARE) == [GOING_ON]:
-                time.sleep(0.001)
 
     def holds_what_was_published(self) -> bool:
         """Does the engine hold every word?"""
