@@ -229,6 +229,7 @@ class Engine:
         model_dir, rank = Path(ticket.model_dir), self._peers.rank
         loads = self._together(lambda: loads_of(self._model, self._tensors, model_dir), BAD_LAYOUT)
         recorded = self._together(lambda: AddressMap.record(loads, self._tensors), BAD_LAYOUT)
+        self._together(lambda: refuse_packed(self._model, recorded), BAD_LAYOUT)
         opaque = self._peers.sums([int(spec.name in recorded.opaque) for spec in named])
         boxes = recorded.without(spec.name for spec, count in zip(named, opaque, strict=True) if count)
         boxes, missing = settle(boxes, named, self._peers, loads)
@@ -269,6 +270,21 @@ class Engine:
         if worst := self._peers.worst(mine):
             raise Refused(worst, reason or "another rank refused")
         return answer
+
+
+def refuse_packed(model: Any, recorded: AddressMap) -> None:
+    """Refuse a model that computes with packed copies of weights it has dropped: nothing that is written reaches them.
+
+    What such a parameter is loaded with fails at writing, when other weights are new already; and until then its words
+    would be taken for those of the model directory, since there are none to be measured.
+    """
+    packed = [name for name, parameter in model.named_parameters() if not parameter.numel()]
+    if packed and recorded.opaque:
+        raise Refused(
+            BAD_LAYOUT,
+            f"the engine keeps packed copies of {packed[0]} and {len(packed) - 1} more, and has dropped the weights "
+            "themselves: they cannot be updated in place. Start it without that kernel or quantisation",
+        )
 
 
 def _start_version() -> int | None:

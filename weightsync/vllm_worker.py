@@ -5,7 +5,12 @@ through /collective_rpc, between two steps of the engine while that is paused. T
 and finds its ticket in the same stage directory.
 """
 
+import sys
+from importlib import import_module
 from typing import Any
+
+from torch import nn
+from torch.nn import functional
 
 from weightsync.loader_status import FAILED, STATUS, status
 from weightsync.sglang_loader import load
@@ -25,3 +30,23 @@ class LoadsStaged:
         """[code, branch, number, upper 32 bits of the digest, lower 32 bits, words changed] of the last ticket."""
         read = getattr(self.model_runner.get_model(), "get_weights_by_name", None)
         return status(FAILED, None, None, 0) if read is None else list(read(STATUS))
+
+
+def plain_linear(layer: nn.Module, remove_weight: bool) -> None:
+    """In the place of vLLM's choice of a kernel for a linear layer on a CPU: the layer computes with its weight as it
+    lies there. vLLM's own kernels compute with a packed copy that they make when the model is loaded, and what is
+    written to the weight later would not be seen; most drop the weight (`remove_weight`)."""
+    layer.cpu_linear = functional.linear  # type: ignore[assignment]  # vLLM calls it with input, weight, bias
+
+
+def keep_weights_where_they_are() -> None:
+    """Of a server without a device, before its model is loaded; on devices vLLM computes with the weights as they lie.
+
+    vLLM imports this module when it makes a worker, and names its kernels when the model is loaded.
+    """
+    if import_module("vllm.platforms").current_platform.is_cpu():
+        vars(import_module("vllm.model_executor.layers.utils"))["dispatch_cpu_unquantized_gemm"] = plain_linear
+
+
+if "vllm" in sys.modules:
+    keep_weights_where_they_are()

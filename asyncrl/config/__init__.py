@@ -194,6 +194,24 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def vllm_is_asked_for_what_it_has(self) -> Self:
+        """Refuse what was not tried with vLLM, or means something else there."""
+        if self.inference.engine != "vllm":
+            return self
+        problems = {
+            "rollout.top_p or rollout.top_k": self.rollout.top_p < 1 or self.rollout.top_k > 0,
+            "the mode, which lends the trainer's devices to servers": self.plan.shares_gpus
+            or self.plan.lend_trainer_gpus,
+            "teachers": bool(self.teachers),
+        }
+        if wrong := [name for name, is_so in problems.items() if is_so]:
+            raise ValueError(
+                f"inference.engine = vllm does not go with {', and with '.join(wrong)}: docs/vllm.md says why. Change "
+                "that, or use inference.engine = sglang."
+            )
+        return self
+
+    @model_validator(mode="after")
     def hosts_can_be_placed(self) -> Self:
         """Refuse servers that are somewhere, where a cluster chooses the machines."""
         if self.cluster.backend != "local" and self.inference.urls:

@@ -115,8 +115,9 @@ class PreemptionConfig(Section):
 class InferenceConfig(Section):
     """The servers that generate: what runs them, how many, and their limits."""
 
-    engine: Literal["local", "sglang"] = "local"
-    """`local`: the CPU engine that comes with asyncrl. `sglang`: SGLang in the environment of inference.python."""
+    engine: Literal["local", "sglang", "vllm"] = "local"
+    """`local`: the CPU engine that comes with asyncrl. `sglang`, `vllm`: that server in the environment of
+    inference.python."""
 
     servers: int = Field(1, ge=0)
     """Servers that serve-rollout starts on this machine; 0 with inference.urls set starts none."""
@@ -126,7 +127,7 @@ class InferenceConfig(Section):
     add` adopts one while the run goes on."""
 
     python: Path | None = None
-    """Python of SGLang's virtual environment (scripts/setup --sglang makes one). None: this one."""
+    """Python of the server's virtual environment (scripts/setup --sglang or --vllm makes one). None: this one."""
 
     host: str = "127.0.0.1"
     """Address that started servers listen on; weight routes can replace a model, so keep it private. Or a network,
@@ -145,7 +146,7 @@ class InferenceConfig(Section):
     """Arithmetic of the local engine; its weights are kept in model.wire_dtype whatever this says."""
 
     tp: int = Field(1, ge=1)
-    """Tensor-parallel ranks of one SGLang server."""
+    """Tensor-parallel ranks of one server of SGLang or vLLM."""
 
     record_experts: bool = False
     """Have SGLang tell which experts of a model with experts each token was sent to, for actor.replay_experts; with a
@@ -185,9 +186,20 @@ class InferenceConfig(Section):
     @model_validator(mode="after")
     def the_engine_has_experts(self) -> Self:
         """Refuse to ask the local engine, whose models have none."""
-        if self.record_experts and self.engine == "local":
+        if self.record_experts and self.engine != "sglang":
+            reason = "serves no models with experts" if self.engine == "local" else "is not asked for them"
             raise ValueError(
-                "inference.record_experts = true, but inference.engine = local serves no models with experts. Set it "
-                "to false, or inference.engine to sglang."
+                f"inference.record_experts = true, but inference.engine = {self.engine} {reason}. Set it to false, or "
+                "inference.engine to sglang."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def the_engine_can_be_adopted(self) -> Self:
+        """Refuse servers of somebody else's where it cannot be asked what they were started with."""
+        if self.urls and self.engine == "vllm":
+            raise ValueError(
+                f"inference.urls = {list(self.urls)} with inference.engine = vllm: such a server does not say whether "
+                "it was started with our weight loader. Let asyncrl start it: inference.servers=1 inference.urls=[]."
             )
         return self

@@ -10,7 +10,7 @@ from asyncrl.doctor.ledger import check_redis, redis_url, without_password
 from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
 from asyncrl.doctor.rewards import check_rewards
 from asyncrl.doctor.sampling import check_sampling
-from asyncrl.doctor.software import check_packages, check_sglang, check_versions
+from asyncrl.doctor.software import check_packages, check_server, check_versions
 from asyncrl.doctor.tools import check_tools
 from asyncrl.doctor.weights import check_weights
 
@@ -32,7 +32,7 @@ def check(config: Config) -> list[Finding]:
         ("tools", check_tools),
         ("sampling", check_sampling),
         ("devices", check_devices),
-        ("SGLang", check_sglang),
+        ("server", check_server),
     )
     findings: list[Finding] = []
     for name, run in checks:

@@ -1,4 +1,4 @@
-"""Checks of what is installed: our packages, Python, libraries, SGLang."""
+"""Checks of what is installed: our packages, Python, libraries, the server."""
 
 import importlib
 import importlib.metadata
@@ -12,11 +12,16 @@ from asyncrl.config import Config
 from asyncrl.doctor.finding import Finding
 
 OURS = ("asyncrl", "buffer", "weightsync")
-SGLANG_DEADLINE_S = 60.0
-SGLANG_PROBE = (
-    "import importlib.metadata as m, importlib.util as u, json;"
-    "print(json.dumps({'sglang': m.version('sglang'), 'loader': u.find_spec('weightsync.sglang_loader') is not None}))"
+SERVER_DEADLINE_S = 60.0
+SERVER_PROBE = (
+    "import importlib.metadata as m, importlib.util as u, json, sys;"
+    "print(json.dumps({'version': m.version(sys.argv[1]), 'loader': u.find_spec(sys.argv[2]) is not None}))"
 )
+SERVERS = {
+    "sglang": ("SGLang", "sglang", "weightsync.sglang_loader"),
+    "vllm": ("vLLM", "vllm", "weightsync.vllm_worker"),
+}
+"""By inference.engine: the server's name, its distribution, and the module of the weight loader in it."""
 
 
 def check_packages(_: Config) -> Iterator[Finding]:
@@ -38,9 +43,9 @@ def check_versions(config: Config) -> Iterator[Finding]:
         "Python", sys.version_info >= (3, 11), python, "" if sys.version_info >= (3, 11) else "Use 3.11 or newer."
     )
     yield _requirements("libraries", "")
-    # Only SGLang's servers work without torch, and then this machine can serve rollouts, not train.
+    # Only servers of another environment work without torch, and then this machine can serve rollouts, not train.
     trainer = _requirements("trainer libraries", "trainer")
-    serves_only = config.inference.engine == "sglang" and importlib.util.find_spec("torch") is None
+    serves_only = config.inference.engine != "local" and importlib.util.find_spec("torch") is None
     if serves_only and not trainer.ok:
         trainer = Finding(trainer.name, True, f"{trainer.detail}; enough for serve-rollout", trainer.fix)
     yield trainer
@@ -78,24 +83,31 @@ def _requirements(name: str, extra: str) -> Finding:
     )
 
 
-def check_sglang(config: Config) -> Iterator[Finding]:
-    """SGLang and the loader of weights in the environment that servers run in."""
-    if config.inference.engine != "sglang" or config.inference.servers == 0:
+def check_server(config: Config) -> Iterator[Finding]:
+    """SGLang or vLLM, and the loader of weights, in the environment that servers run in."""
+    engine = config.inference.engine
+    if engine == "local" or config.inference.servers == 0:
         return
+    name, distribution, loader = SERVERS[engine]
     python = str(config.inference.python or sys.executable)
-    fix = "scripts/setup --sglang makes such an environment; set inference.python to its python."
+    fix = f"scripts/setup --{engine} makes such an environment; set inference.python to its python."
     try:
         done = subprocess.run(
-            [python, "-c", SGLANG_PROBE], capture_output=True, text=True, timeout=SGLANG_DEADLINE_S, check=False
+            [python, "-c", SERVER_PROBE, distribution, loader],
+            capture_output=True,
+            text=True,
+            timeout=SERVER_DEADLINE_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("SGLang", False, f"{python} cannot be run: {error}", fix)
+        yield Finding(name, False, f"{python} cannot be run: {error}", fix)
         return
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        yield Finding("SGLang", False, f"{python} has no SGLang: {reason}", fix)
+        yield Finding(name, False, f"{python} has no {name}: {reason}", fix)
         return
     found = json.loads(done.stdout)
-    yield Finding("SGLang", True, f"{found['sglang']} at {python}")
+    yield Finding(name, True, f"{found['version']} at {python}")
     loader_fix = "" if found["loader"] else f"{python} -m pip install --no-deps asyncrl"
-    yield Finding("weight loader", found["loader"], "beside SGLang" if found["loader"] else "missing there", loader_fix)
+    where = f"beside {name}" if found["loader"] else "missing there"
+    yield Finding("weight loader", found["loader"], where, loader_fix)

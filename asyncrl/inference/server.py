@@ -10,7 +10,8 @@ from asyncrl.cluster.ports import ReservedPort
 from asyncrl.inference.adoption import NotAdoptable, require_adoptable
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
-from asyncrl.inference.launcher import LaunchSpec, ServerProcess, command
+from asyncrl.inference.launcher import LaunchSpec, command
+from asyncrl.inference.server_process import ServerProcess
 
 
 class ManagedServer(Protocol):

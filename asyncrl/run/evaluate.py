@@ -8,7 +8,7 @@ from asyncrl.config import Config
 from asyncrl.envs.tools.catalogue import shared_tools
 from asyncrl.errors import ConfigError
 from asyncrl.inference.board import FixedBoard
-from asyncrl.inference.client import ServerClient
+from asyncrl.inference.clients import make_client
 from asyncrl.inference.protocol import vocab_size
 from asyncrl.metrics.held_out import measure
 from asyncrl.rollout.evaluation import Scores
@@ -41,7 +41,7 @@ async def _evaluate(config: Config, model_dir: Path) -> Scores:
     with tempfile.TemporaryDirectory(prefix="asyncrl-eval-") as scratch:
         server = started_server(config, server_name(0), 0, model_dir=model_dir, logs=Path(scratch))
         url = server.url()
-        client = ServerClient(url, vocab_size=vocab_size(model_dir))
+        client = make_client(config.inference.engine, url, vocab_size=vocab_size(model_dir))
         try:
             await server.begin(url, Path(scratch), client)
             return await _play(config, model_dir, (url,))

@@ -17,7 +17,7 @@ from asyncrl.envs.rewards.pool import RewardPool
 from asyncrl.envs.tools.catalogue import shared_tools
 from asyncrl.envs.tools.parsers import TurnParser
 from asyncrl.inference.board import Board
-from asyncrl.inference.client import ServerClient
+from asyncrl.inference.clients import make_client
 from asyncrl.inference.experts import ExpertCounts
 from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.protocol import vocab_size
@@ -101,7 +101,12 @@ def make_parts(
         turn=os.getpid(),
     )
     experts = ExpertCounts.of(model_dir) if config.inference.record_experts else None
-    fleet = Fleet(board, lambda url: ServerClient(url, vocab_size=vocabulary, experts=experts, batches=batches), limits)
+    engine = config.inference.engine
+    fleet = Fleet(
+        board,
+        lambda url: make_client(engine, url, vocab_size=vocabulary, experts=experts, batches=batches),
+        limits,
+    )
     share = Share(max(1, rollout.workers))
     rewards = RewardPool.of(rollout.reward, share=share)
     read_turn = TurnParser(rollout.tools.parser, chat.source, in_thought=chat.opens_thought)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from asyncrl.config import Config
 from asyncrl.inference.activation import Pausing
-from asyncrl.inference.client import ServerClient
+from asyncrl.inference.clients import make_client
 from asyncrl.inference.host import Host, HostSettings
 from asyncrl.inference.protocol import vocab_size
 from asyncrl.inference.server import ManagedServer
@@ -67,7 +67,7 @@ async def _look_after(config: Config, name: str, index: int, adopted_url: str, *
         host = Host(
             server,
             stage=stage,
-            make_client=lambda address: ServerClient(address, vocab_size=vocabulary),
+            make_client=lambda address: make_client(config.inference.engine, address, vocab_size=vocabulary),
             make_receiver=make_receiver,
             pausing=Pausing(
                 kv=config.weightsync.kv,

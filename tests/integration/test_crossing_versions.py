@@ -7,11 +7,13 @@ import asyncio
 import copy
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from asyncrl import waits
 from asyncrl.data.rows import PromptRow
 from asyncrl.inference.activation import Kv
 from asyncrl.inference.fleet import Fleet
@@ -24,12 +26,14 @@ from tests.support.local_models import save_model
 from tests.support.rollout_cluster import RolloutCluster, Trainer
 from tests.support.sampled_by import assert_sampled_by
 from tests.support.sglang_python import skip_without_sglang, warm_python
+from tests.support.vllm_python import HEADS, vllm_python
 
 PROMPTS = ([3, 1, 4, 1, 5], [2, 7, 1, 8], [9], [4, 0])
-LENGTH = {"local": 900, "sglang": 256}
+LENGTH = {"local": 900, "sglang": 256, "vllm": 900}
 VERSIONS = 2
-ERROR = {"local": 1e-2, "sglang": 0.3}
-"""Nats by which a logprob may be off: SGLang computes in the dtype of its weights, which is bfloat16 here."""
+ERROR = {"local": 1e-2, "sglang": 0.3, "vllm": 0.3}
+"""Nats by which a logprob may be off: the others compute in the dtype of their weights, which is bfloat16 here."""
+ENGINES = ["local", pytest.param("sglang", marks=pytest.mark.sglang), pytest.param("vllm", marks=pytest.mark.vllm)]
 
 
 class Answers:
@@ -57,7 +61,7 @@ async def stand_still(cluster: RolloutCluster) -> None:
     """Wait until every answer has a token of the version served, and stop them there until the next one is served."""
     client = cluster.client(cluster.log.acks()["server-0"].url)
     while (await client.loads()).num_running < len(PROMPTS):
-        await asyncio.to_thread(lambda: None)
+        await waits.pause("test", 0.05)  # vLLM tells its loads by a page of metrics, which takes it a while
     await client.pause("in_place")
     await client.close()
 
@@ -67,16 +71,24 @@ def served_weights(trainer: Trainer) -> nn.Module:
     return copy.deepcopy(trainer.model).to(torch.bfloat16).float().eval()
 
 
+def own_spec(engine: str) -> dict[str, Any]:
+    """How the engine's server is started otherwise than the local one."""
+    if engine == "local":
+        return {"compute_dtype": "float32"}
+    return {"python": warm_python() if engine == "sglang" else vllm_python(), "max_running_requests": 8}
+
+
 @pytest.mark.parametrize("kv", ["keep", "recompute", "abort"])
-@pytest.mark.parametrize("engine", ["local", pytest.param("sglang", marks=pytest.mark.sglang)])
+@pytest.mark.parametrize("engine", ENGINES)
 @in_event_loop
 async def test_answers_cross_versions_and_each_token_is_of_the_version_that_it_names(
     engine: str, kv: Kv, tmp_path: Path
 ) -> None:
     skip_without_sglang(engine)
     length = LENGTH[engine]
-    cluster = RolloutCluster(tmp_path, model_dir=save_model(tmp_path / "model", "llama"))
-    own = {"compute_dtype": "float32"} if engine == "local" else {"python": warm_python(), "max_running_requests": 8}
+    own = own_spec(engine)
+    heads = HEADS if engine == "vllm" else {}
+    cluster = RolloutCluster(tmp_path, model_dir=save_model(tmp_path / "model", "llama", **heads))
     # SGLang ends two tokens before its context does.
     host = cluster.host(kv=kv, engine=engine, context_length=length + 8, **own)
     trainer = cluster.trainer()

@@ -16,6 +16,7 @@ from asyncrl import waits
 from asyncrl.inference.activation import Kv, Pausing
 from asyncrl.inference.board import LogBoard
 from asyncrl.inference.client import ServerClient
+from asyncrl.inference.clients import make_client
 from asyncrl.inference.fleet import Fleet, FleetLimits
 from asyncrl.inference.host import Host, HostSettings
 from asyncrl.inference.launcher import LaunchSpec, reserve_port
@@ -72,7 +73,7 @@ class RolloutCluster:
         self, directory: Path, redis_url: str | None = None, *, model_dir: Path | None = None, **weightsync: Any
     ) -> None:
         """`weightsync`: settings of it, by name."""
-        self.directory, self.redis_url = directory, redis_url
+        self.directory, self.redis_url, self.engine = directory, redis_url, "local"
         self.model_dir = model_dir or write_tiny_model(directory / "model")
         parts = str(directory / "parts") if redis_url is None else None
         self.config = WeightsyncConfig(directory=parts, stage_dir=str(directory / "stage"), **weightsync)
@@ -109,7 +110,7 @@ class RolloutCluster:
 
     def client(self, url: str) -> ServerClient:
         """A client that knows the model's vocabulary."""
-        return ServerClient(url, vocab_size=vocab_size(self.model_dir))
+        return make_client(self.engine, url, vocab_size=vocab_size(self.model_dir))
 
     def server(self, name: str, engine: str = "local", **spec: Any) -> StartedServer:
         """A server that is not started yet; `spec`: how it differs from the others, by LaunchSpec's names."""
@@ -134,6 +135,7 @@ class RolloutCluster:
     ) -> Host:
         """A host of a server; `engine`, `spec`: as for `server`; `lent`: on a device of the trainer's."""
         stage = StageDir.of_started(self.config.stage_dir, self.directory, name)
+        self.engine = engine
         server = self.server(name, engine, keeps_kv=kv == "keep", **spec)
         return self._host(server, stage, kv=kv, lent=lent, num_ranks=spec.get("tp", 1))
 

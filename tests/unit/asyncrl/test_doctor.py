@@ -13,7 +13,7 @@ from asyncrl.doctor import Finding, check, exit_code, ledger, preflight, render
 from asyncrl.doctor.inputs import check_data, check_model
 from asyncrl.doctor.machine import check_devices, check_disk, check_parts_server, check_ports
 from asyncrl.doctor.sampling import check_sampling
-from asyncrl.doctor.software import check_packages, check_sglang, check_versions
+from asyncrl.doctor.software import check_packages, check_server, check_versions
 from asyncrl.doctor.weights import check_weights
 from asyncrl.load_config import load
 from tests.support.chat_models import make_model_dir
@@ -191,17 +191,17 @@ def test_sampling_from_a_part_of_the_distribution_gets_advice_and_no_refusal() -
 
 
 def test_the_local_engine_needs_no_sglang() -> None:
-    assert list(check_sglang(Config())) == []
+    assert list(check_server(Config())) == []
 
 
 def test_an_environment_without_sglang_is_found() -> None:
-    (found,) = check_sglang(config_of("inference.engine=sglang", f"inference.python={sys.executable}"))
+    (found,) = check_server(config_of("inference.engine=sglang", f"inference.python={sys.executable}"))
     assert not found.ok
     assert "scripts/setup --sglang" in found.fix
 
 
 def test_a_python_that_is_not_there_is_found(tmp_path: Path) -> None:
-    (found,) = check_sglang(config_of("inference.engine=sglang", f"inference.python={tmp_path / 'python'}"))
+    (found,) = check_server(config_of("inference.engine=sglang", f"inference.python={tmp_path / 'python'}"))
     assert not found.ok
 
 

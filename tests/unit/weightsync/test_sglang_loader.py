@@ -388,6 +388,19 @@ def test_a_tensor_that_the_engine_computes_with_goes_through_its_own_loader(stag
         held, old = pack(1, i + 1), new
 
 
+def test_an_engine_that_has_packed_its_weights_away_is_refused_before_a_word_is_written(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As vLLM's linear layers on a CPU: until a delta came, their words would pass for those of the directory."""
+    model = engine_of(stage.model_dir)
+    model.norm = torch.nn.Parameter(torch.empty(0, dtype=torch.bfloat16), requires_grad=False)
+    before = bits(model)
+    stage.put(stage.save(stepped(checkpoint(), 1), "new"))
+    assert load(model)[0] == L.BAD_LAYOUT
+    assert "packed copies of norm and 0 more" in caplog.text
+    assert same_bits(bits(model), before)
+
+
 def test_an_error_while_writing_leaves_no_version_and_an_anchor_repairs_it(stage: Stage) -> None:
     new = stage.save(stepped(checkpoint(), 1), "new")
     model = engine_of(stage.model_dir)

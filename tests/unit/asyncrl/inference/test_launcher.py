@@ -15,7 +15,8 @@ from asyncrl.errors import PreflightError
 from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.key import KEY_VARIABLE
-from asyncrl.inference.launcher import ENGINES, Command, LaunchSpec, ServerProcess, command, reserve_port
+from asyncrl.inference.launcher import ENGINES, Command, LaunchSpec, command, reserve_port
+from asyncrl.inference.server_process import ServerProcess
 from tests.support.event_loop import in_event_loop
 
 SERVER = """
@@ -46,7 +47,7 @@ def spec(tmp_path: Path, **changes: object) -> LaunchSpec:
     return LaunchSpec(**{**values, **changes})  # type: ignore[arg-type]  # a table of fields by name
 
 
-@pytest.mark.parametrize("engine", sorted(ENGINES))
+@pytest.mark.parametrize("engine", ["local", "sglang"])
 def test_every_engine_gets_model_address_limits_loader_and_stage_directory(tmp_path: Path, engine: str) -> None:
     made = command(engine, spec(tmp_path, extra_args=("--log-level", "warning")))
     line = " ".join(made.argv)
@@ -58,6 +59,34 @@ def test_every_engine_gets_model_address_limits_loader_and_stage_directory(tmp_p
     assert line.endswith("--log-level warning")
     assert made.env["ASYNCRL_STAGE_DIR"] == str(tmp_path / "stage")
     assert made.env["ASYNCRL_MODEL_VERSION"] == "0.0"
+
+
+def test_vllm_gets_the_same_under_its_own_names_and_the_routes_that_we_need(tmp_path: Path) -> None:
+    made = command(
+        "vllm", spec(tmp_path, python=Path("/venv/bin/python"), keeps_kv=True, extra_args=("--block-size", "8"))
+    )
+    line = " ".join(made.argv)
+    assert line.startswith(f"/venv/bin/python -m vllm.entrypoints.cli.main serve {tmp_path / 'model'} ")
+    for flag in (
+        "--host 127.0.0.1", "--port 1234", "--dtype bfloat16", "--max-num-seqs 8", "--max-model-len 64", "--seed 3",
+        "--enable-scale-out", "--logprobs-mode processed_logprobs", "--no-async-scheduling", "--generation-config vllm",
+        "--worker-extension-cls weightsync.vllm_worker.LoadsStaged",
+    ):  # fmt: skip
+        assert flag in line
+    assert line.endswith("--block-size 8")
+    assert made.env["ASYNCRL_STAGE_DIR"] == str(tmp_path / "stage")
+    assert made.env["VLLM_SERVER_DEV_MODE"] == "1"
+    on_gpu = command("vllm", spec(tmp_path, on_cpu=False))
+    assert not {"--enforce-eager", "--no-async-scheduling"} & set(on_gpu.argv)
+    assert "VLLM_CPU_KVCACHE_SPACE" not in on_gpu.env
+
+
+def test_what_vllm_may_take_of_a_machine_without_a_gpu_is_the_users_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command("vllm", spec(tmp_path)).env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "7")
+    assert command("vllm", spec(tmp_path)).env["VLLM_CPU_KVCACHE_SPACE"] == "7"
 
 
 def test_sglang_keeps_routed_experts_if_it_is_to_tell_of_them(tmp_path: Path) -> None:
@@ -156,7 +185,8 @@ async def test_a_server_that_never_answers_is_stopped_at_the_deadline(tmp_path: 
 PARENT = """
 import asyncio, sys
 from pathlib import Path
-from asyncrl.inference.launcher import Command, ServerProcess
+from asyncrl.inference.launcher import Command
+from asyncrl.inference.server_process import ServerProcess
 async def main():
     argv = (sys.executable, "-c", "import signal; signal.pause()")
     process = ServerProcess("s", Command(argv, {}), Path(sys.argv[1]))

@@ -44,7 +44,8 @@ HOST = """
 import asyncio, os, sys
 from pathlib import Path
 from asyncrl.inference.errors import ServerUnavailable
-from asyncrl.inference.launcher import Command, ServerProcess
+from asyncrl.inference.launcher import Command
+from asyncrl.inference.server_process import ServerProcess
 
 async def main(log, answering, port):
     argv = ("sh", "-c", '"$0" -I -S -c "$1" "$2" & wait', sys.executable, answering, port)
