@@ -40,15 +40,6 @@ def slow_digest(words: Words, start: int) -> int:
     return sum(slow_term(start + i, int(word)) for i, word in enumerate(words)) & MASK
 
 
-@pytest.fixture(params=["numba", "numpy"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "numpy":
-        monkeypatch.setattr(diff, "HAVE_NUMBA", False)
-    elif not diff.HAVE_NUMBA:
-        pytest.skip("numba is not installed")
-    return str(request.param)
-
-
 def assert_same_planes(one: Planes, other: Planes) -> None:
     for name, a, b in zip(Planes._fields, one, other, strict=True):
         assert np.array_equal(a, b), name

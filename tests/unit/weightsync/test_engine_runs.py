@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tests.support.weights import random_words
-from weightsync import diff, engine_runs
+from weightsync import engine_runs
 from weightsync.address_map import AddressMap, Box
 from weightsync.digest import MASK, digest
 from weightsync.engine_runs import Runs, apart
@@ -19,15 +19,6 @@ from weightsync.ticket import Staged
 DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
 SIZE, CUT = 40_000, 15_000
 """Words of a tensor, more than the kernels work on at once; two boxes hold it, in storages of their own."""
-
-
-@pytest.fixture(params=["numba", "numpy"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "numpy":
-        monkeypatch.setattr(diff, "HAVE_NUMBA", False)
-    elif not diff.HAVE_NUMBA:
-        pytest.skip("numba is not installed")
-    return str(request.param)
 
 
 class Engine:

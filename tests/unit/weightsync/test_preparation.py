@@ -8,7 +8,7 @@ import torch
 
 from tests.support.fused_model import FusedModel, bits, checkpoint, engine_of, same_bits, stepped
 from tests.unit.weightsync.test_sglang_loader import Ranks, Stage, damaged, digest_in, load
-from weightsync import diff, engine_runs, engine_weights, sglang_loader
+from weightsync import engine_runs, engine_weights, sglang_loader
 from weightsync.preparation import GOING_ON, NOTHING, PREPARE, READY
 from weightsync.versions import pack
 
@@ -28,15 +28,6 @@ def prepare(model: FusedModel) -> int:
         if thread.name == "weightsync-prepare":
             thread.join()
     return ask(model) if first == GOING_ON else first
-
-
-@pytest.fixture(params=["numba", "numpy"])
-def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "numpy":
-        monkeypatch.setattr(diff, "HAVE_NUMBA", False)
-    elif not diff.HAVE_NUMBA:
-        pytest.skip("numba is not installed")
-    return str(request.param)
 
 
 @pytest.fixture
