@@ -79,13 +79,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("asyncrl: interrupted", file=sys.stderr)
         return INTERRUPTED
     except AsyncrlError as error:
-        print(f"asyncrl {name}: {error}", file=sys.stderr)
+        _complain(name, error)
         return error.exit_code
     except Exception as error:
         if not is_for_the_user(error):
             raise
-        print(f"asyncrl {name}: {error}", file=sys.stderr)
+        _complain(name, error)
         return 3
+
+
+def _complain(name: str, error: Exception) -> None:
+    """The last thing that a command says, also where both outputs are one file: what was printed stands before it."""
+    sys.stdout.flush()
+    print(f"asyncrl {name}: {error}", file=sys.stderr)
 
 
 @contextmanager

@@ -189,7 +189,8 @@ def _connect(address: str, run: str) -> None:
         except BaseException as error:
             failed.append(error)
 
-    # A thread, since the call cannot be interrupted. So it also leaves the handlers of signals alone.
+    # A thread, since the call cannot be interrupted. It leaves the handlers of signals alone then, and warns of that.
+    logging.getLogger("ray._private.worker").addFilter(_is_no_warning_of_handlers)
     thread = threading.Thread(target=connect, name="connect to Ray", daemon=True)
     thread.start()
     with waits.timed("ray", lambda: f"the Ray cluster at {address!r} is to take this command in"):
@@ -205,6 +206,10 @@ def _connect(address: str, run: str) -> None:
             raise _refused(address, str(error)) from error
         case [error]:
             raise error
+
+
+def _is_no_warning_of_handlers(record: logging.LogRecord) -> bool:
+    return "SIGTERM handler is not set" not in record.getMessage()
 
 
 def _refused(address: str, why: str) -> PreflightError:

@@ -51,7 +51,7 @@ def _from_file(key: str, path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise ConfigError(f"{key}: {path} cannot be loaded: {described(error)}") from error
+        raise ConfigError(f"{key}: {path} cannot be loaded: {described(error, within=path)}") from error
     return module
 
 

@@ -181,8 +181,8 @@ def test_a_request_ends_by_length_by_id_or_by_string(server: InferenceServer) ->
 
 
 def test_a_stream_is_cumulative_and_its_last_chunk_alone_has_spans(server: InferenceServer) -> None:
-    chunks = list(server.stream(FIRST, 40, temperature=0.0))
-    whole = server.generate(FIRST, 40)
+    chunks = list(server.stream(FIRST, 200, temperature=0.0))  # long: what is put out between two looks is one chunk
+    whole = server.generate(FIRST, 200)
     assert len(chunks) > 2
     for earlier, later in itertools.pairwise(chunks):
         assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
@@ -191,7 +191,7 @@ def test_a_stream_is_cumulative_and_its_last_chunk_alone_has_spans(server: Infer
         assert "weight_versions" not in earlier["meta_info"]
     assert chunks[-1]["output_ids"] == whole["output_ids"]
     assert chunks[-1]["text"] == whole["text"]
-    assert spans(chunks[-1]) == [("0.0", 0, 40)]
+    assert spans(chunks[-1]) == [("0.0", 0, 200)]
 
 
 class Endless(Sampling):
@@ -204,7 +204,7 @@ class Endless(Sampling):
 @in_event_loop
 async def test_an_answer_that_is_watched_comes_in_pieces_and_is_cut_as_any_other(server: InferenceServer) -> None:
     client, shown = ServerClient(server.url, vocab_size=len(LETTERS), control_s=60.0), list[list[int]]()
-    greedy = Endless(40, temperature=0.0, top_p=1.0, top_k=-1, stop_token_ids=(), seed=1)
+    greedy = Endless(200, temperature=0.0, top_p=1.0, top_k=-1, stop_token_ids=(), seed=1)
     watch = Watch(4, lambda ids: shown.append(list(ids)))
     watched = await client.generate(FIRST, greedy, extra_key=None, deadline_s=60.0, watch=watch)
     whole = await client.generate(FIRST, greedy, extra_key=None, deadline_s=60.0)

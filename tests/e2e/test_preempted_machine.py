@@ -27,7 +27,7 @@ from tests.support.worker_process import worker_config
 FIRST, SECOND = server_name(0), server_name(0, place=1)
 STOP_TIMEOUT_S = 60.0
 PARKED_WITHIN_S = STOP_TIMEOUT_S * 3 / 8
-LIMIT, PER_VERSION = 6, 40
+LIMIT, PER_VERSION = 6, 1000  # more than two machines play in minutes
 
 
 class Machines:
@@ -45,7 +45,7 @@ class Machines:
             *("rollout.n=2", "rollout.slots=4", "rollout.max_new_tokens=400", "inference.context_length=512"),
             *("inference.max_running_requests=2", f"cluster.stop_timeout_s={STOP_TIMEOUT_S}"),
             *(f"staleness.limit={LIMIT}", f"schedule.groups_per_step={PER_VERSION}", "weightsync.ack_lease_s=3"),
-            *("buffer.claim_s=6", "buffer.renew_every_s=1"),
+            *("buffer.claim_s=6", "buffer.renew_every_s=1", "buffer.max_group_bytes=65536"),
         ]
         config = load(CONFIG, self.keys).config
         self.buffer = ReplayBuffer.connect(redis_url, "run", config.buffer, config.staleness)

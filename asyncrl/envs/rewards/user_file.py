@@ -40,7 +40,7 @@ def load_reward(path: Path, function: str) -> UserReward:
     try:
         spec.loader.exec_module(module)
     except BaseException as error:  # SystemExit too: whatever the file does, the answer is one clear message
-        raise RewardError(f"rollout.reward.file = {path} cannot be loaded: {described(error)}") from None
+        raise RewardError(f"rollout.reward.file = {path} cannot be loaded: {described(error, within=path)}") from None
     found: object = getattr(module, function, None)
     if not callable(found):
         raise RewardError(f"{path} has no function {function!r}. Write it, or set rollout.reward.function.")

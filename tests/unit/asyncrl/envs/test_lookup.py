@@ -104,6 +104,7 @@ def test_what_makes_no_environment_is_refused_with_the_reason(file: Path, name: 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
+        ("import json\njson.loads('{')\n", r"JSONDecodeError: .*\(broken.py:2, in <module>\)"),
         ("import sys\nsys.exit(3)\n", r"SystemExit: 3 \(broken.py:2, in <module>\)"),
         ("x = 1 / 0\n", r"ZeroDivisionError: division by zero \(broken.py:1"),
         ("def f(:\n", "SyntaxError"),
