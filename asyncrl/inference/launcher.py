@@ -1,4 +1,7 @@
-"""How the server of each engine is started: a row of ENGINES makes its command line; and the port that it gets."""
+"""How the server of each engine is started: a row of ENGINES makes its command line; and the port that it gets.
+
+Whoever can list processes reads command lines, so a key goes by the environment where a server takes it from there.
+"""
 
 import os
 import sys
@@ -9,7 +12,7 @@ from types import MappingProxyType
 
 from asyncrl.cluster.ports import ReservedPort
 from asyncrl.errors import PreflightError
-from asyncrl.inference.key import server_key
+from asyncrl.inference.key import KEY_VARIABLE, server_key
 
 LOADER = "weightsync.sglang_loader.load"
 """Dotted name of the weight loader; a server accepts exactly the names that it was started with."""
@@ -82,7 +85,7 @@ def _local(spec: LaunchSpec) -> Command:
         "--seed", str(spec.seed),
         "--deterministic",
     ]  # fmt: skip
-    return Command(tuple(argv), {})
+    return Command(tuple(argv), {KEY_VARIABLE: spec.api_key} if spec.api_key else {})
 
 
 def _sglang(spec: LaunchSpec) -> Command:
@@ -92,6 +95,7 @@ def _sglang(spec: LaunchSpec) -> Command:
         "--dtype", spec.dtype,
         "--random-seed", str(spec.seed),
         "--tp-size", str(spec.tp),
+        *(("--api-key", spec.api_key) if spec.api_key else ()),  # it reads a key nowhere else
     ]  # fmt: skip
     env = {}
     if spec.record_experts:
@@ -136,9 +140,10 @@ def _vllm(spec: LaunchSpec) -> Command:
         "--generation-config", "vllm",  # the model's own would fill in what a request leaves out
         "--logprobs-mode", "processed_logprobs",
         "--worker-extension-cls", WORKER,
-        *(("--api-key", spec.api_key) if spec.api_key else ()),
     ]  # fmt: skip
     env = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if spec.api_key:
+        env["VLLM_API_KEY"] = spec.api_key
     if spec.keeps_kv:
         argv.append("--no-async-scheduling")  # as SGLang's overlap, below which a pause leaves a step under way
     if spec.on_cpu:
@@ -161,7 +166,6 @@ def _shared_flags(spec: LaunchSpec) -> tuple[str, ...]:
         "--context-length", str(spec.context_length),
         "--weight-version", spec.model_version,
         "--custom-weight-loader", LOADER,
-        *(("--api-key", spec.api_key) if spec.api_key else ()),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import uvicorn
 
+from asyncrl.inference.key import KEY_VARIABLE, server_key
 from asyncrl.inference.listening import bound_socket
 from asyncrl.inference.local_engine import self_check
 from asyncrl.inference.local_engine.asgi import App, Keys
@@ -70,7 +71,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--health-timeout-s", type=float, default=ServiceLimits.health_timeout_s)
     add("--drain-s", type=float, default=2.0, help="seconds that running requests get at SIGTERM")
     add("--parent-pid", type=int, help="exit when this process ends")
-    add("--api-key", help="bearer key for generation and information")
+    add("--api-key", default=server_key(), help=f"bearer key for generation and information; default: ${KEY_VARIABLE}")
     add("--admin-api-key", help="bearer key for control routes, then closed to --api-key")
     return parser.parse_args(argv)
 

@@ -1,5 +1,6 @@
 """Server processes: how they are started, watched and ended."""
 
+import itertools
 import os
 import select
 import signal
@@ -16,6 +17,7 @@ from asyncrl.inference.client import ServerClient
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.key import KEY_VARIABLE
 from asyncrl.inference.launcher import ENGINES, Command, LaunchSpec, command, reserve_port
+from asyncrl.inference.local_server import parse_args
 from asyncrl.inference.server_process import ServerProcess
 from tests.support.event_loop import in_event_loop
 
@@ -120,9 +122,21 @@ def test_a_started_server_asks_for_the_key_of_the_environment(
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "k-secret")
     made = spec(tmp_path)
-    argv = command(engine, made).argv
-    assert argv[argv.index("--api-key") + 1] == "k-secret"
+    argv, env = command(engine, made).argv, command(engine, made).env
+    by_argument = {"local": None, "vllm": None, "sglang": "k-secret"}
+    assert dict(itertools.pairwise(argv)).get("--api-key") == by_argument[engine]
+    by_environment = {"local": env.get(KEY_VARIABLE), "vllm": env.get("VLLM_API_KEY"), "sglang": "k-secret"}
+    assert by_environment[engine] == "k-secret"
+    assert engine == "sglang" or not any("k-secret" in word for word in argv), "whoever can list processes reads it"
     assert "k-secret" not in repr(made)
+
+
+def test_the_local_server_takes_its_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, "k-secret")
+    assert parse_args(["--model-path", "m"]).api_key == "k-secret"
+    assert parse_args(["--model-path", "m", "--api-key", "other"]).api_key == "other"
+    monkeypatch.delenv(KEY_VARIABLE)
+    assert parse_args(["--model-path", "m"]).api_key is None
 
 
 def test_a_port_in_use_is_refused_with_the_setting_to_change() -> None:
