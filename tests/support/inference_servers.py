@@ -206,7 +206,8 @@ class InferenceServer:
         assert self.post(
             "/update_weights_from_disk", {"model_path": str(model_dir), "weight_version": "0.0"}
         ).is_success
-        assert self.get("/health").status_code == 200
+        # SGLang answers other routes a moment before it counts itself as started.
+        wait_for("the server is healthy", lambda: self.get("/health").status_code == 200)
 
     def stop(self) -> int:
         self.http.close()
