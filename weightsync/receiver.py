@@ -205,11 +205,15 @@ class Receiver:
         self._log.need(self._server, reason)
 
     def leave(self) -> None:
-        """The server stops in order."""
+        """The server stops in order: it has no word any more."""
         try:
             self._log.leave(self._server, self._incarnation)
         finally:
             self._bringer.close()
+
+    def close(self) -> None:
+        """Bring nothing more. Its word stays, for the next start of the server to void, or until its lease ends."""
+        self._bringer.close()
 
     def _stage(self, way: chain.Path, have: int | None, deadline: Deadline) -> Ticket:
         step = self._step(way, have)

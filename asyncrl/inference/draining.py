@@ -28,6 +28,16 @@ class Ordered(Exception):
         self.order = order
 
 
+async def answered(client: ServerClient) -> None:
+    """Return when a server has answered what it was told to cut, between two of its steps. The caller sets a deadline.
+
+    Raises:
+        ServerError: it does not say what it has.
+    """
+    while (loads := await client.loads()).num_running + loads.num_waiting:
+        await waits.pause("host waits for the answers that its server cuts", IDLE_POLL_S)
+
+
 async def run_empty(client: ServerClient, name: str, within_s: float) -> bool:
     """Return when no request is at the server any more, or `within_s` seconds have passed; whether it is empty.
 

@@ -23,14 +23,14 @@ from asyncrl.inference.absence import LISTEN_S, Absence
 from asyncrl.inference.activation import Pausing
 from asyncrl.inference.adoption import NotAdoptable
 from asyncrl.inference.client import ServerClient
-from asyncrl.inference.draining import Ordered
+from asyncrl.inference.draining import Ordered, answered
 from asyncrl.inference.errors import ServerUnavailable
 from asyncrl.inference.life import HostFacts, ServerLife
+from asyncrl.inference.presence import Presence
 from asyncrl.inference.probe import Probe
 from asyncrl.inference.server import ManagedServer
 from asyncrl.inference.stage_dir import StageDir
 from weightsync.acks import Vitals
-from weightsync.errors import WeightsyncError
 from weightsync.receiver import Receiver
 
 BACK_OFF_S = (0.5, 30.0)  # before the second life, and at most
@@ -83,9 +83,10 @@ class Host:
         report: Callable[[str, Mapping[str, float | str]], None],
     ) -> None:
         self._server, self._stage = server, stage
-        self._make_client, self._make_receiver = make_client, make_receiver
-        self._pausing, self._settings, self._report = pausing, settings, report
-        self._absence = Absence(server.name, stage, make_receiver, renew_every_s=settings.renew_every_s)
+        self._make_client, self._pausing = make_client, pausing
+        self._settings, self._report = settings, report
+        self._presence = Presence(server.name, make_receiver, renew_every_s=settings.renew_every_s)
+        self._absence = Absence(self._presence, stage, renew_every_s=settings.renew_every_s)
         self._probe = Probe(server.name, settings.probe_deadline_s, settings.max_probe_failures)
         self.facts = HostFacts()
         self._never = asyncio.Event()
@@ -113,6 +114,7 @@ class Host:
                     num_restarts = 1 if self._is_forgiven() else num_restarts + 1
                     await self._back_off(stop, num_restarts, str(error))
         finally:
+            await self._presence.leave()
             await waits.in_thread(self._stage.close)
 
     def _is_forgiven(self) -> bool:
@@ -159,7 +161,7 @@ class Host:
         incarnation, url = uuid.uuid4().hex, self._server.url()
         stage_dir = self._stage.for_life(incarnation)
         client = self._make_client(url)
-        receiver = await waits.in_thread(self._make_receiver, incarnation, url, stage_dir)
+        receiver = await self._presence.begin(incarnation, url, stage_dir)
         started, ordered = asyncio.Event(), False
         tasks = [
             asyncio.create_task(self._serve(client, receiver, url, stage_dir, started)),
@@ -178,21 +180,20 @@ class Host:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            answers = started.is_set() and (stop.is_set() or ordered)
-            await self._end_life(receiver, client, incarnation, answers=answers)
+            if stop.is_set():
+                await self._presence.leave()  # first: nobody is sent to it from here on
+            # A dead server's word must not outlive it, and its device is not free before its process is gone.
+            async with self._presence.ending("its process is ended; it may get another life"):
+                await self._end_life(client, incarnation, answers=started.is_set() and (stop.is_set() or ordered))
 
-    async def _end_life(self, receiver: Receiver, client: ServerClient, incarnation: str, *, answers: bool) -> None:
+    async def _end_life(self, client: ServerClient, incarnation: str, *, answers: bool) -> None:
         """`answers`: what is in flight is answered as far as it is; a server on a lent device may be busy when its
         trainer stops, and its workers go on elsewhere."""
-        try:
-            # First: from here on nobody is sent to it. A dead server's word must not outlive it by a lease either.
-            await waits.in_thread(receiver.leave)
-        except WeightsyncError as error:
-            log.warning("%s could not take back its word, which lapses by itself: %s", self._server.name, error)
         if answers:
             try:
                 async with asyncio.timeout(ANSWER_S):
                     await client.abort_all()
+                    await answered(client)
             except (ServerError, TimeoutError) as error:
                 log.warning("%s did not answer what it has in flight: %s", self._server.name, error)
         await client.close()

@@ -33,6 +33,8 @@ class FakeLog:
     needs: list[str] = field(default_factory=list)
     renewals: int = 0
     left: list[str] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+    withdrawn: list[tuple[str, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     vitals: Vitals = field(default_factory=Vitals)
     order: Order | None = None
@@ -111,6 +113,7 @@ class FakeReceiver:
     def withdraw(self, state: State = "updating", reason: str = "") -> None:
         self.log.states.append(state)
         self.log.reasons.append(reason)
+        self.log.withdrawn.append((self.incarnation, state))
 
     def renew(self, vitals: Vitals | None = None) -> None:
         self.log.renewals += 1
@@ -128,3 +131,6 @@ class FakeReceiver:
 
     def leave(self) -> None:
         self.log.left.append(self.incarnation)
+
+    def close(self) -> None:
+        self.log.closed.append(self.incarnation)

@@ -18,7 +18,7 @@ from tests.support.rollout_cluster import CONTEXT, RolloutCluster
 
 ROW = PromptRow(0, "toy", ({"role": "user", "content": "x"},), "x", {})
 PROMPT = [3, 4, 5, 6]
-NUM_EPISODES = 400
+NUM_EPISODES = 48
 ROWS = 2  # of a server: few, so that a wave takes long enough to be met in the middle
 
 
@@ -38,7 +38,7 @@ class Wave:
         """Return when some of them are on this server."""
         busy = lambda: self.fleet.num_in_flight().get(server, 0) > 4 or None  # noqa: E731  # of this wait alone
         await waits.until("test", busy, why=lambda: self.fleet.why(), deadline_s=60.0, recheck_s=0.005)
-        await waits.pause("test", 0.005)  # some tokens
+        await waits.pause("test", 0.02)  # some tokens
 
     async def _episode(self, number: int) -> Trajectory:
         progress = Progress()

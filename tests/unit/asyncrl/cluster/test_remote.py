@@ -121,9 +121,11 @@ def test_a_process_that_finds_no_room_is_a_wait_with_a_deadline(
 
 def test_a_look_that_was_lost_on_its_way_is_made_again(machines: FakeMachines, tmp_path: Path) -> None:
     cluster = cluster_on(machines, tmp_path)
-    child = cluster.start("role", "worker-0", ["pass"], seat=WORKER)
+    child = cluster.start("role", "worker-0", [WAITS], seat=WORKER)
+    assert child.exit_code() is None
     machines.loses_next_call = True
-    assert ended(child) == 0
+    machines.keepers[0].keeper.send("worker-0", signal.SIGTERM)
+    assert ended(child) == -signal.SIGTERM
 
 
 def test_an_order_that_did_not_arrive_is_an_end_that_a_restart_may_mend(machines: FakeMachines, tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ class FakeManaged:
         self.name, self.servers = "server-0", servers
         self.life = -1
         self.deaths: list[asyncio.Event] = []
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.ends_with: Callable[[], object] = lambda: None
 
     def url(self) -> str:
         self.life += 1
@@ -44,7 +47,8 @@ class FakeManaged:
         return -9
 
     async def end(self) -> None:
-        pass
+        self.ends_with()
+        await self.may_end.wait()
 
 
 class Setting:
@@ -304,7 +308,46 @@ async def test_a_server_that_dies_is_started_again_and_catches_up_under_another_
         await setting.serving(V1, times=2)
     lives = [incarnation for incarnation, version, state in setting.log.acks if (version, state) == (V1, "serving")]
     assert len(set(lives)) == 2
-    assert setting.log.left[0] == lives[0], "a dead server's word is taken back at once"
+    assert (lives[0], "starting") in setting.log.withdrawn, "a dead server's word is taken back"
+    assert setting.log.left == [lives[1]], "it is on the roster from its first start to its host's end"
+    assert set(setting.log.closed) >= {lives[0]}, "what is dead brings nothing for others"
+
+
+@in_event_loop
+async def test_a_server_whose_process_still_ends_gets_no_request_and_is_not_gone(setting: Setting) -> None:
+    setting.server()
+    setting.server()
+    setting.log.publish(0)
+    async with setting.hosting() as (_, managed):
+        await setting.serving(0)
+        managed.may_end.clear()
+        managed.deaths[-1].set()
+        await until(lambda: setting.log.states[-1] == "starting")
+        before = setting.log.renewals
+        await until(lambda: setting.log.renewals > before + 2)
+        assert managed.life == 0
+        assert setting.log.states[-1] == "starting"
+        assert setting.log.left == [], "who waits for its device must not take it for gone"
+        managed.may_end.set()
+        await setting.serving(0, times=2)
+    assert len(setting.log.left) == 1
+
+
+@in_event_loop
+async def test_a_host_that_stops_takes_its_servers_word_back_before_the_process_ends(setting: Setting) -> None:
+    setting.server()
+    setting.log.publish(0)
+    async with setting.hosting() as (_, managed):
+        await setting.serving(0)
+        managed.may_end.clear()
+        stopping = asyncio.create_task(_allow_end(managed, setting))
+    await stopping
+    assert setting.log.states[-1] == "serving", "it left; nothing was said after that"
+
+
+async def _allow_end(managed: FakeManaged, setting: Setting) -> None:
+    await until(lambda: len(setting.log.left) == 1)
+    managed.may_end.set()
 
 
 @in_event_loop

@@ -86,6 +86,36 @@ async def test_what_is_not_answered_in_time_is_answered_as_far_as_it_is(setting:
 
 
 @in_event_loop
+async def test_a_server_ends_when_what_it_was_told_to_cut_is_answered(setting: Setting) -> None:
+    server = setting.server(hold=True)
+    setting.log.publish(0)
+    async with setting.hosting() as (_, managed):
+        await setting.serving(0)
+        abort, looks, cut = server.do_abort_request, 0, []
+
+        def abort_later(body: object) -> tuple[int, object]:
+            cut.append(body)
+            return 200, {}
+
+        def loads_twice(body: object) -> tuple[int, object]:
+            nonlocal looks
+            looks += bool(cut)
+            if looks == 2:
+                abort(cut[0])  # between two steps of its own
+            return 200, {"loads": [{"num_running_reqs": len(server.running), "num_waiting_reqs": 0}]}
+
+        server.do_abort_request, server.do_v1_loads = abort_later, loads_twice  # type: ignore[method-assign]
+        asking = await asked(server)
+        managed.ends_with = lambda: asking_done.append(asking.done() or not server.running)
+        asking_done: list[bool] = []
+        setting.log.ask(Order("leave", 0.0, "n"))
+        assert (await asking).finish_reason == "abort"
+        await until(lambda: setting.log.states[-1] == "drained")
+        assert asking_done == [True]
+        assert looks > 2
+
+
+@in_event_loop
 async def test_a_replaced_server_has_another_life_and_the_order_is_obeyed_once(setting: Setting) -> None:
     setting.server()
     setting.server()
