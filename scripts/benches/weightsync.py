@@ -73,7 +73,7 @@ def main(argv: Sequence[str] = ()) -> Figures:
     )
     parser.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES)}")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--rounds", type=int, default=3, help="versions each way and link")
+    parser.add_argument("--rounds", type=int, default=9, help="versions each way and link")
     parser.add_argument("--versions", type=int, default=100, help="in the case pause")
     parser.add_argument("--kept", type=Path, help="folder that keeps the trained model for the next run (1.1 GB)")
     parser.add_argument(

@@ -43,6 +43,7 @@ def compare(model: Trained, fraction: float, links: Sequence[float | None], roun
     process = mp.get_context("fork").Process(target=_receive, args=(listener.getsockname()[1], pair))
     process.start()
     stream, _ = listener.accept()
+    _send_at_once(stream)
     figures, encoders = Figures(), Encoders(threads=WeightsyncConfig().encoder_threads)
     try:
         for form in FORMS:  # once: kernels are compiled, memory is there
@@ -162,6 +163,7 @@ def _send_dense(pace: "_Pace", pair: Pair) -> None:
 def _receive(port: int, pair: Pair) -> None:
     """The other process: check, add, answer."""
     stream = socket.create_connection(("127.0.0.1", port))
+    _send_at_once(stream)
     held = {bucket: words.copy() for bucket, words in pair.snapshot.items()}
     buffer = memoryview(bytearray(max(words.nbytes for words in held.values()) + 4096))
     head, gains, seconds = memoryview(bytearray(HEAD.size)), [], 0.0
@@ -184,6 +186,11 @@ def _receive(port: int, pair: Pair) -> None:
                 raise AssertionError("the words do not have the digest that their frame says")
             gains.append(gain)
             seconds += time.perf_counter() - start
+
+
+def _send_at_once(stream: socket.socket) -> None:
+    """As the product's sockets do: else the last small message waits 40 ms for the reader's delayed answer."""
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _read(stream: socket.socket, target: memoryview) -> None:
