@@ -15,7 +15,8 @@ vs_verl_loader_3pct       the same over all of the loader in an engine, which ch
 vs_verl_apply_torch_3pct  the same over the loader without numba
 vs_dense_10gbps           a version as dense words over one as frames, end to end on the same paced sockets
 publish_blocks_step_share    seconds that a step waits for its publish, of the step
-reload_over_pause_1pct    a reload from a directory over the pause for a version, in one local server
+reload_over_pause_1pct    a reload from a directory over the pause for a version, in one local server; sglang_...: in
+                          one SGLang (--only pause_sglang, after scripts/setup --sglang)
 """
 
 import argparse
@@ -52,18 +53,27 @@ def run_pause(model: Trained, shape: Shape, options: argparse.Namespace) -> Figu
     return pause.compare(shape, model, 0.01, 3 if options.quick else options.versions)
 
 
+def run_pause_sglang(model: Trained, shape: Shape, options: argparse.Namespace) -> Figures:
+    """1 %, the real SGLang over HTTP, without a device; not among the usual cases: its environment is gigabytes."""
+    versions = 3 if options.quick else min(20, options.versions)
+    return pause.compare_sglang(shape, model, 0.01, versions, options.sglang_python)
+
+
 def run_blocked(model: Trained, shape: Shape, options: argparse.Namespace) -> Figures:
     """Three publishes between steps."""
     return blocked.compare(shape, model)
 
 
-CASES: dict[str, Callable[[Trained, Shape, argparse.Namespace], Figures]] = {
+Case = Callable[[Trained, Shape, argparse.Namespace], Figures]
+
+CASES: dict[str, Case] = {
     "frames": run_frames,
     "loader": run_loader,
     "links": run_links,
     "pause": run_pause,
     "blocked": run_blocked,
 }
+MORE_CASES: dict[str, Case] = {"pause_sglang": run_pause_sglang}
 
 
 def main(argv: Sequence[str] = ()) -> Figures:
@@ -71,11 +81,14 @@ def main(argv: Sequence[str] = ()) -> Figures:
     parser = argparse.ArgumentParser(
         prog="scripts/bench weightsync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES)}")
+    parser.add_argument("--only", default=",".join(CASES), help=f"of {', '.join(CASES | MORE_CASES)}")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=9, help="versions each way and link")
     parser.add_argument("--versions", type=int, default=100, help="in the case pause")
     parser.add_argument("--kept", type=Path, help="folder that keeps the trained model for the next run (1.1 GB)")
+    parser.add_argument(
+        "--sglang-python", type=Path, default=Path(".venv-sglang/bin/python"), help="of scripts/setup --sglang"
+    )
     parser.add_argument(
         "--model", action="store_true", help="seconds a version of 7B, 32B and 72B, from rates measured"
     )
@@ -88,7 +101,7 @@ def main(argv: Sequence[str] = ()) -> Figures:
     model = trained(shape, *((4, 4) if options.quick else (12, 10)), options.kept)
     figures: Figures = {}
     for name in options.only.split(","):
-        figures |= CASES[name](model, shape, options)
+        figures |= (CASES | MORE_CASES)[name](model, shape, options)
     if options.model:
         figures |= models.project(model, options.repeats)
     return figures

@@ -1,79 +1,95 @@
-"""How long a local server stands still for a version, against reloading its weights from a directory.
+"""How long a server stands still for a version, against reloading its weights from a directory.
 
-The server is a process and is asked over HTTP as the host does: prepare, while it goes on; then pause, begin, load, end
-with status, stamp, resume. Versions are published and staged by the product while nothing samples. A reload is the same
-server's own route on a directory that was just written, whose files are in the system's memory, and again after they
-were dropped from there, as on a machine that did not write them. The engine packs changed weights again before its next
-step, after the pause; that is in neither figure, and printed by itself: the first token after an update, less another.
+The server, our local one or SGLang where an environment with it is, is a process and is asked over HTTP as the host
+does: prepare, while it goes on; then pause, begin, load, end with status, stamp, resume. Versions are published and
+staged by the product while nothing samples. A reload is the same server's own route on a directory that was just
+written, whose files are in the system's memory, and again after they were dropped from there, as on a machine that did
+not write them. What an engine does about changed weights before its next step is in neither figure, and printed by
+itself: the first token after an update, less another.
 """
 
 import asyncio
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from asyncrl.inference.activation import Held, Pausing, activate, prepare
 from asyncrl.inference.client import ServerClient
-from asyncrl.inference.launcher import LOADER
+from asyncrl.inference.launcher import LaunchSpec, reserve_port
 from asyncrl.inference.protocol import Sampling
+from asyncrl.inference.server import StartedServer
 from scripts.benches.weightsync_cases.pairs import Figures, Pair, percent
 from scripts.benches.weightsync_cases.sync import Sync, running_sync
 from scripts.benches.weightsync_cases.training import Shape, Trained
-from weightsync.sglang_loader import STAGE_DIR
 from weightsync.versions import label, pack
 
 PAUSING = Pausing(kv="recompute", num_ranks=1, deadline_s=120.0)
 RELOADS, FIRST_TOKENS = 5, 3
+START_S = 300.0
 CALLS = ("pause", "begin_update", "load_staged", "end_update", "weight_status", "set_version", "resume")
 
 
 def compare(shape: Shape, model: Trained, fraction: float, versions: int) -> Figures:
-    """Milliseconds of the pause and its parts, over `versions` versions; reload over pause."""
-    with running_sync(shape, Pair.at(model, fraction)) as sync, _server(sync) as url:
-        found = asyncio.run(_measure(sync, url, shape.vocab, versions))
+    """Milliseconds of the local server's pause and its parts, over `versions` versions; reload over pause."""
+    return _compare(shape, model, fraction, versions, "local", None)
+
+
+def compare_sglang(shape: Shape, model: Trained, fraction: float, versions: int, python: Path) -> Figures:
+    """The same of SGLang, started without a device by an interpreter of its environment."""
+    found = _compare(shape, model, fraction, versions, "sglang", python)
+    return {f"sglang_{name}": value for name, value in found.items()}
+
+
+def _compare(shape: Shape, model: Trained, fraction: float, versions: int, engine: str, python: Path | None) -> Figures:
+    with running_sync(shape, Pair.at(model, fraction)) as sync:
+        found = asyncio.run(_serve_and_measure(sync, _server(sync, engine, python), shape.vocab, versions))
     where = percent(fraction)
     return {f"{name}_{where}": value for name, value in found.items()}
 
 
-async def _measure(sync: Sync, url: str, vocab: int, versions: int) -> Figures:
+async def _serve_and_measure(sync: Sync, server: StartedServer, vocab: int, versions: int) -> Figures:
+    url = server.url()
     client = _Timed(url, vocab_size=vocab)
-    pauses, syncs, preparing, first, parts = [], [], [], [], defaultdict(list)
-    held = Held(0, sync.publisher.digest_of(0) or 0)
     try:
-        for turn in range(versions + 1):
-            start = time.perf_counter()
-            await asyncio.to_thread(sync.publish)
-            staged = await asyncio.to_thread(sync.receiver.stage, held.version)
-            assert staged is not None, "nothing was staged"
-            staged_s = time.perf_counter()
-            await prepare(client, staged, deadline_s=PAUSING.deadline_s)
-            preparing.append(time.perf_counter() - staged_s)
-            client.seconds.clear()
-            activated = await activate(client, staged, held=held, pausing=PAUSING)
-            held = Held(staged.target, staged.digest)
-            sync.receiver.acknowledge(held.version, held.digest)
-            if turn == 0:
-                continue  # records the address map and measures every word, once
-            syncs.append(time.perf_counter() - start)
-            pauses.append(activated.pause_s)
-            for call in CALLS:
-                parts[call].append(client.seconds[call])
-            if turn <= FIRST_TOKENS:
-                after = await _token(client)
-                first.append(after - await _token(client))
-        cached = await _reloads(client, sync, cached=True)
-        cold = await _reloads(client, sync, cached=False)
+        await server.begin(url, sync.directory / "stage", client)
+        return await _measure(sync, client, versions)
     finally:
         await client.close()
+        await server.end()
+
+
+async def _measure(sync: Sync, client: "_Timed", versions: int) -> Figures:
+    pauses, syncs, preparing, first, parts = [], [], [], [], defaultdict(list)
+    held = Held(0, sync.publisher.digest_of(0) or 0)
+    for turn in range(versions + 1):
+        start = time.perf_counter()
+        await asyncio.to_thread(sync.publish)
+        staged = await asyncio.to_thread(sync.receiver.stage, held.version)
+        assert staged is not None, "nothing was staged"
+        staged_s = time.perf_counter()
+        await prepare(client, staged, deadline_s=PAUSING.deadline_s)
+        preparing.append(time.perf_counter() - staged_s)
+        client.seconds.clear()
+        activated = await activate(client, staged, held=held, pausing=PAUSING)
+        held = Held(staged.target, staged.digest)
+        sync.receiver.acknowledge(held.version, held.digest)
+        if turn == 0:
+            continue  # records the address map and measures every word, once
+        syncs.append(time.perf_counter() - start)
+        pauses.append(activated.pause_s)
+        for call in CALLS:
+            parts[call].append(client.seconds[call])
+        if turn <= FIRST_TOKENS:
+            after = await _token(client)
+            first.append(after - await _token(client))
+    cached = await _reloads(client, sync, cached=True)
+    cold = await _reloads(client, sync, cached=False)
     pause = statistics.median(pauses)
     return {
         "pause_ms": round(1e3 * pause, 1),
@@ -145,19 +161,23 @@ class _Timed(ServerClient):
         return timed
 
 
-@contextmanager
-def _server(sync: Sync) -> Iterator[str]:
-    """The local server on the run's model, with its stage directory."""
-    command = [sys.executable, "-m", "asyncrl.inference.local_server", "--model-path", str(sync.directory / "model")]
-    command += ["--port", "0", "--context-length", "256", "--weight-version", "0.0", "--custom-weight-loader", LOADER]
-    environment = {**os.environ, STAGE_DIR: str(sync.directory / "stage")}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        ready = process.stdout.readline()
-        if not ready.startswith("ready "):
-            raise RuntimeError(f"the local server did not start: {ready!r}")
-        yield ready.removeprefix("ready ").strip()
-    finally:
-        process.terminate()
-        process.wait(30)
+def _server(sync: Sync, engine: str, python: Path | None) -> StartedServer:
+    """A server of that engine on the run's model, with its stage directory."""
+
+    def make_spec(port: int, stage_dir: Path) -> LaunchSpec:
+        # Without a tokenizer in the directory, which SGLang would look for.
+        extra = ("--skip-tokenizer-init",) if python is not None else ()
+        model_dir = sync.directory / "model"
+        return LaunchSpec(
+            model_dir, "127.0.0.1", port, stage_dir, "bfloat16", 4, 256, 0, python=python, extra_args=extra
+        )
+
+    return StartedServer(
+        engine,
+        engine=engine,
+        make_spec=make_spec,
+        reserve_port=lambda: reserve_port("127.0.0.1", 0),
+        host="127.0.0.1",
+        log=sync.directory / "server.log",
+        start_timeout_s=START_S,
+    )

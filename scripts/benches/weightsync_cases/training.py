@@ -55,6 +55,7 @@ class Shape:
             intermediate_size=self.intermediate,
             vocab_size=self.vocab,
             max_position_embeddings=2048,
+            architectures=["LlamaForCausalLM"],
             tie_word_embeddings=True,
             bos_token_id=None,
             eos_token_id=0,
