@@ -116,12 +116,16 @@ class RewardPool:
         if self._closed:
             raise RewardError("the reward pool is closed")
         route = next(route for route in self._routes if route.takes(row.data_source))
+        if len(route.scorers) == 1:
+            ((name, _),) = route.scorers
+            reward = (await self._ask(name, row, text)).reward
+            return weighted(route, [reward]) if route.is_sum else reward
         found = await asyncio.gather(*(self._ask(name, row, text) for name, _ in route.scorers), return_exceptions=True)
         for outcome in found:
             if isinstance(outcome, BaseException):
                 raise outcome
         rewards = [outcome.reward for outcome in found if isinstance(outcome, Outcome)]
-        return weighted(route, rewards) if route.is_sum else rewards[0]
+        return weighted(route, rewards)
 
     def close(self) -> None:
         """End all processes at once. Calls in flight fail; later ones are refused."""

@@ -63,12 +63,12 @@ class RewardProcess:
             raise RewardError(str(answer["fatal"]))
         self.is_for_many = answer.get("for_many") is True
 
-    async def score(self, jobs: Sequence[Mapping[str, Json]], timeout_s: float) -> list[dict[str, Json]]:
-        """Score answers: of each `value` and `parts`, or `failure`.
+    async def score(self, jobs: Sequence[Mapping[str, Json]], timeout_s: float) -> tuple[list[dict[str, Json]], float]:
+        """Score answers: of each `value` and `parts`, or `failure`; and the seconds that the function took for them.
 
         Args:
-            jobs: the arguments of compute_score for each answer; several only for a function for many.
-            timeout_s: seconds from the call of the function on; starting and importing do not count.
+            jobs: the arguments of compute_score for each answer. A function for one is called for one after the other.
+            timeout_s: seconds from the first call of the function on; starting and importing do not count.
         Raises:
             TimeoutError: the function took longer; its process is killed.
             ProcessDiedEarly: the process ended by itself, or was ended by somebody else.
@@ -85,16 +85,18 @@ class RewardProcess:
             async with asyncio.timeout(START_S):
                 await receive(reader)
             async with asyncio.timeout(timeout_s):
-                answers = (await receive(reader))["answers"]
+                reply = await receive(reader)
         except (asyncio.IncompleteReadError, ConnectionError):
             code = self.kill()
             raise ProcessDiedEarly(f"the scoring process ended with code {code}") from None
         except BaseException:  # a timeout, or the caller was cancelled: an answer still to come would be the next one's
             self.kill()
             raise
+        answers, took_s = reply["answers"], reply["took_s"]
         assert isinstance(answers, list)
         assert len(answers) == len(jobs)
-        return [answer for answer in answers if isinstance(answer, dict)]
+        assert isinstance(took_s, float)
+        return [answer for answer in answers if isinstance(answer, dict)], took_s
 
     def _spawn(self, descriptor: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(

@@ -4,7 +4,8 @@ consumes  a row and an answer, from an episode   waits for     a free process
 produces  an Outcome, to that episode            unblocked by  the end, or the timeout, of another call
 
 A function for many answers gets those that came in while all its processes were busy, so that nobody waits for others
-to come. A process serves one scorer alone: one that hangs or crashes takes no place from another.
+to come. One for single answers, if it is quick, is sent such answers in one message too: a message costs more than the
+score. A process serves one scorer alone: one that hangs or crashes takes no place from another.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from asyncrl.waits import timed
 WAIT_NAME = "episode waits for a reward process"
 QUEUE_CALLS = 50
 """A wait for a process ends after so many calls that all time out."""
+TOGETHER_S = 0.005
+"""Work for a function for one answer that is sent in one message, by what its last calls took."""
 
 
 @dataclass(eq=False)
@@ -49,7 +52,7 @@ class _Batch:
     """Answers that a process has together."""
 
     calls: list[_Call]
-    task: "asyncio.Task[None] | None" = None
+    task: "asyncio.Task[list[Outcome]] | None" = None
 
 
 class FunctionScorer:
@@ -61,7 +64,7 @@ class FunctionScorer:
         timeout_s: seconds one call may take.
         user_file: Python file of the function; None: the rules by data source.
         user_function: its function, with verl's arguments; may be async, and for one answer or for many.
-        batch_size: most answers that a function for many gets at once.
+        batch_size: most answers that a function for many gets at once, or that are sent to another in one message.
         queue_s: seconds to wait for a free process; None: fifty calls that all time out.
     """
 
@@ -83,8 +86,9 @@ class FunctionScorer:
         # Last in, first out: a process that is warm stays warm, the others never start.
         self._idle = list(self._processes)
         self._waiting: list[_Call] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[list[Outcome]]] = set()
         self._for_many = self._is_closed = False
+        self._call_s = TOGETHER_S  # of a call for one answer, lately; nothing is known before the first
 
     async def start(self) -> None:
         """Load the user's file in one process, so that a broken one is refused before anything is generated."""
@@ -129,6 +133,8 @@ class FunctionScorer:
 
     async def _taken(self, call: _Call) -> bool:
         """Wait until a process has the call; False: none did in time."""
+        if call.taken.done():
+            return True
         try:
             with timed(WAIT_NAME, self._why):
                 async with asyncio.timeout(self._queue_s):
@@ -147,56 +153,67 @@ class FunctionScorer:
         if self._is_closed:
             self._fail_waiting()
         while self._waiting and self._idle:
-            size = self._batch_size if self._for_many else 1
+            size = self._num_together()
             calls, self._waiting = self._waiting[:size], self._waiting[size:]
             batch = _Batch(calls)
             process = self._idle.pop()
-            batch.task = asyncio.create_task(self._run(process, calls))
+            batch.task = asyncio.create_task(self._answered(process, [call.job for call in calls]))
             self._tasks.add(batch.task)
             # Not in the task: one that is cancelled before it begins runs none of its lines.
-            batch.task.add_done_callback(partial(self._ended, process))
+            batch.task.add_done_callback(partial(self._ended, process, calls))
             for call in calls:
                 call.batch = batch
                 call.take()
 
-    async def _run(self, process: RewardProcess, calls: Sequence[_Call]) -> None:
-        try:
-            outcomes = await self._answered(process, [call.job for call in calls])
-            for call, outcome in zip(calls, outcomes, strict=True):
-                if not call.outcome.done():
-                    call.outcome.set_result(outcome)
-        except asyncio.CancelledError:
-            for call in calls:
-                call.outcome.cancel()
-            raise
-        except Exception as error:
-            for call in calls:
-                if not call.outcome.done():
-                    call.outcome.set_exception(error)
+    def _num_together(self) -> int:
+        if self._for_many:
+            return self._batch_size
+        return max(1, min(self._batch_size, int(TOGETHER_S / self._call_s)))
 
     async def _answered(self, process: RewardProcess, jobs: Sequence[dict[str, Json]]) -> list[Outcome]:
+        if self._is_closed:  # else a process would be started again
+            return [self._closed()] * len(jobs)
         try:
-            answers = await process.score(jobs, self.timeout_s)
-        except TimeoutError:
-            return [Outcome.failed("timeout", f"no reward after {self.timeout_s:g} s")] * len(jobs)
-        except ValueError as error:  # RewardError is one: it would be the same for every answer
-            if isinstance(error, RewardError):
+            answers, took_s = await process.score(jobs, self.timeout_s)
+        except (TimeoutError, ValueError, ProcessDiedEarly) as error:
+            if isinstance(error, RewardError):  # it would be the same for every answer
                 raise
-            return [Outcome.failed("exception", str(error))] * len(jobs)
-        except ProcessDiedEarly as error:
-            return [Outcome.failed("died", str(error))] * len(jobs)
+            if len(jobs) == 1 or self._for_many:
+                return [self._failed(error)] * len(jobs)
+            # For the sake of one of them: each is scored alone, so that only that one fails.
+            self._call_s = TOGETHER_S
+            return [outcome for job in jobs for outcome in await self._answered(process, [job])]
         self._for_many = process.is_for_many
+        self._call_s = max(took_s / len(jobs), 1e-6)
         return [_outcome(answer) for answer in answers]
 
-    def _ended(self, process: RewardProcess, task: "asyncio.Task[None]") -> None:
+    def _failed(self, error: Exception) -> Outcome:
+        if isinstance(error, TimeoutError):
+            return Outcome.failed("timeout", f"no reward after {self.timeout_s:g} s")
+        return Outcome.failed("died" if isinstance(error, ProcessDiedEarly) else "exception", str(error))
+
+    def _closed(self) -> Outcome:
+        return Outcome.failed("closed", f"{self.name} was closed")
+
+    def _ended(self, process: RewardProcess, calls: Sequence[_Call], task: "asyncio.Task[list[Outcome]]") -> None:
         self._tasks.discard(task)
-        self._give_back(process)
+        self._give_back(process)  # first: whoever is told may ask again at once
+        error = None if task.cancelled() else task.exception()
+        for i, call in enumerate(calls):
+            if call.outcome.done():
+                continue
+            if task.cancelled():
+                call.outcome.cancel()
+            elif error is not None:
+                call.outcome.set_exception(error)
+            else:
+                call.outcome.set_result(task.result()[i])
 
     def _fail_waiting(self) -> None:
         for call in self._waiting:
             call.take()
             if not call.outcome.done():
-                call.outcome.set_result(Outcome.failed("closed", f"{self.name} was closed"))
+                call.outcome.set_result(self._closed())
         self._waiting.clear()
 
     def _give_back(self, process: RewardProcess) -> None:

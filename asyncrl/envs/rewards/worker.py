@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -50,9 +51,12 @@ def main(arguments: list[str]) -> int:
         while True:
             job = jobs.get()
             if user is None:
-                _prepare(str(job[0]["data_source"]), prepared)
+                for one in job:
+                    _prepare(str(one["data_source"]), prepared)
             connection.sendall(frame({"started": True}))
-            connection.sendall(frame({"answers": _answers(job, user, runner)}))
+            start_s = time.monotonic()
+            answers = _answers(job, user, runner)
+            connection.sendall(frame({"answers": answers, "took_s": time.monotonic() - start_s}))
 
 
 def _read(connection: socket.socket, jobs: "SimpleQueue[list[Job]]") -> None:
