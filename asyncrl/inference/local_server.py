@@ -21,6 +21,7 @@ from pathlib import Path
 import torch
 import uvicorn
 
+from asyncrl.inference.http_protocol import BoundedHttp
 from asyncrl.inference.key import KEY_VARIABLE, server_key
 from asyncrl.inference.listening import bound_socket
 from asyncrl.inference.local_engine import self_check
@@ -156,7 +157,14 @@ async def serve(app: App, service: Service, bound: socket.socket, args: argparse
     """Serves until a signal or the parent's end, then drains."""
     loop = asyncio.get_running_loop()
     config = uvicorn.Config(
-        app, lifespan="off", log_level="warning", access_log=False, timeout_graceful_shutdown=2, ws="none", http="h11"
+        app,
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # nobody asks who a client is
+        timeout_graceful_shutdown=2,
+        ws="none",
+        http=BoundedHttp,
     )
     server = _Server(config)
     stop = asyncio.Event()

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from asyncrl.errors import PreflightError
 from asyncrl.inference.listening import bound_socket
-from asyncrl.run.http_protocol import BoundedHttp
+from asyncrl.run.http_protocol import GatewayHttp
 
 BACKLOG = 2048  # a thousand harnesses may connect at once
 
@@ -69,7 +69,7 @@ async def serving(app: ASGIApp, bound: socket.socket, *, grace_s: int = 2) -> As
         access_log=False,  # paths have keys in them
         proxy_headers=False,  # nobody asks who a client is
         ws="none",
-        http=BoundedHttp,
+        http=GatewayHttp,
         backlog=BACKLOG,
         timeout_graceful_shutdown=grace_s,
         timeout_keep_alive=75,

@@ -71,9 +71,13 @@ class Reply:
     content_type: str = "application/json"
 
 
+to_json = json.JSONEncoder(separators=(",", ":")).encode
+"""As json.dumps, which would make an encoder for each call."""
+
+
 def json_reply(value: object, status: int = 200) -> Reply:
     """A JSON answer."""
-    return Reply(status, json.dumps(value, separators=(",", ":")).encode())
+    return Reply(status, to_json(value).encode())
 
 
 def refusal(error: RequestRefused) -> Reply:

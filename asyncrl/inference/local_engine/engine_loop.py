@@ -12,7 +12,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -86,9 +86,9 @@ class EngineLoop:
         self._thread.join(deadline_s)
 
     # ---- from the event loop -------------------------------------------------------------------------------------
-    def submit(self, request: Request) -> None:
-        """Queues a request."""
-        self._enter(partial(self.engine.add, request))
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Queues requests, which are seen by the same tick."""
+        self._enter(partial(self._add, requests))
 
     def abort(self, matches: Callable[[Request], bool]) -> None:
         """Ends matching requests that are in the engine by then; see `Engine.abort`."""
@@ -140,6 +140,10 @@ class EngineLoop:
                     self._wake.clear()
         except BaseException as error:  # whatever it was, the server cannot go on without its engine
             self._die(error)
+
+    def _add(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            self.engine.add(request)
 
     def _settle(self, future: asyncio.Future[object], function: Callable[[], object]) -> None:
         try:

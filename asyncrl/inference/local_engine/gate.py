@@ -26,20 +26,21 @@ class Gate:
         return not self.paused and not self._updates
 
     @asynccontextmanager
-    async def request(self) -> AsyncIterator[None]:
-        """Enters as a request: waits while closed. The wait has no deadline of its own: the client's ends it."""
+    async def requests(self, count: int) -> AsyncIterator[None]:
+        """Enters as so many requests, together: waits while closed. The wait has no deadline of its own: the client's
+        ends it."""
         if not self._open():
-            self.num_waiting += 1
+            self.num_waiting += count
             try:
                 async with self._changed:
                     await self._changed.wait_for(self._open)
             finally:
-                self.num_waiting -= 1
-        self._inside += 1
+                self.num_waiting -= count
+        self._inside += count
         try:
             yield
         finally:
-            self._inside -= 1
+            self._inside -= count
             if self._updates:
                 await self._notify()
 

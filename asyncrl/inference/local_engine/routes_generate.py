@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from contextlib import AsyncExitStack
 
 from asyncrl.inference.local_engine.answers import answer
-from asyncrl.inference.local_engine.asgi import Access, Exchange, Reply, Route, json_reply
+from asyncrl.inference.local_engine.asgi import Access, Exchange, Reply, Route, json_reply, to_json
 from asyncrl.inference.local_engine.generate_body import BodyLimits, GenerateBody, parse
 from asyncrl.inference.local_engine.request import FinishReason, RequestRefused
 from asyncrl.inference.local_engine.service import Service, Ticket
@@ -31,28 +29,23 @@ class GenerateRoutes:
             await self._stream(exchange, body)
             return None
         parsed = parse(body, self.limits)
-        async with exchange.watched(), AsyncExitStack() as entered:
-            tickets = await self._enter(parsed, entered)
+        async with exchange.watched(), self.service.enter(parsed.requests) as tickets:
             for ticket in tickets:
                 await ticket.done
         failed = next((r for r in (_failure(ticket) for ticket in tickets) if r is not None), None)
         if failed is not None:
             return failed
-        answers = [self._one(ticket, parsed, index) for index, ticket in enumerate(tickets)]
-        return json_reply(answers if parsed.is_list else answers[0])
+        answers = ",".join([self._one(ticket, parsed, index) for index, ticket in enumerate(tickets)])
+        return Reply(200, (f"[{answers}]" if parsed.is_list else answers).encode())
 
-    async def _enter(
-        self, parsed: GenerateBody, entered: AsyncExitStack, changed: asyncio.Event | None = None
-    ) -> list[Ticket]:
-        return [await entered.enter_async_context(self.service.enter(one, changed)) for one in parsed.requests]
-
-    def _one(self, ticket: Ticket, parsed: GenerateBody, index: int) -> dict[str, object]:
+    def _one(self, ticket: Ticket, parsed: GenerateBody, index: int, *, says_index: bool = False) -> str:
         return answer(
             ticket,
             self.codec,
             version=self.service.version,
             with_logprobs=parsed.return_logprob[index],
             text_in_logprobs=parsed.text_in_logprobs,
+            index=index if says_index else None,
         )
 
     async def _stream(self, exchange: Exchange, body: object) -> None:
@@ -61,11 +54,10 @@ class GenerateRoutes:
         try:
             parsed = parse(body, self.limits)
             changed = asyncio.Event()
-            async with exchange.watched(), AsyncExitStack() as entered:
-                tickets = await self._enter(parsed, entered, changed)
+            async with exchange.watched(), self.service.enter(parsed.requests, changed) as tickets:
                 await self._follow(exchange, parsed, tickets, changed)
         except RequestRefused as error:
-            await exchange.part(_event({"error": {"message": str(error)}}))
+            await exchange.part(_event(to_json({"error": {"message": str(error)}})))
         await exchange.part(b"data: [DONE]\n\n", more=False)
 
     async def _follow(
@@ -82,16 +74,13 @@ class GenerateRoutes:
                 if not finished and len(ticket.output) == sent[index]:
                     continue
                 sent[index] = len(ticket.output)
-                chunk = self._one(ticket, parsed, index)
-                if parsed.is_list:
-                    chunk["index"] = index
-                await exchange.part(_event(chunk))
+                await exchange.part(_event(self._one(ticket, parsed, index, says_index=parsed.is_list)))
                 if finished:
                     open_tickets.discard(index)
 
 
-def _event(value: object) -> bytes:
-    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+def _event(value: str) -> bytes:
+    return f"data: {value}\n\n".encode()
 
 
 def _failure(ticket: Ticket) -> Reply | None:

@@ -68,16 +68,8 @@ class SamplingParams:
             RequestRefused: an unknown name (400, `{"error": "..."}`), a value of another type or out of range, or a
                 parameter that only SGLang implements (400, `{"error": {"message": "..."}}`).
         """
-        unknown = [key for key in raw if key not in _FIELDS and key not in NEUTRAL and key not in IGNORED]
-        if unknown:
-            # The same shape as SGLang's, where the constructor itself refuses the keyword.
-            raise RequestRefused(f"unexpected sampling parameter {unknown[0]!r}; known: {sorted(_FIELDS)}", bare=True)
-        for key, accepted in NEUTRAL.items():
-            if key in raw and raw[key] not in accepted:
-                raise RequestRefused(
-                    f"sampling parameter {key} = {raw[key]!r} is not implemented by the local engine, which accepts "
-                    f"{accepted[-1]!r} only; leave it out, or serve with SGLang."
-                )
+        if not raw.keys() <= _FIELDS:
+            _refuse_others(raw)
         checked = cls(
             max_new_tokens=_integer(raw, "max_new_tokens", 0) if "max_new_tokens" in raw else 128,
             min_new_tokens=_integer(raw, "min_new_tokens", 0) or 0,
@@ -111,6 +103,20 @@ class SamplingParams:
 
 
 _FIELDS = frozenset(field.name for field in fields(SamplingParams))
+
+
+def _refuse_others(raw: Mapping[str, object]) -> None:
+    """Refuse names that are unknown, and values that only SGLang implements."""
+    unknown = [key for key in raw if key not in _FIELDS and key not in NEUTRAL and key not in IGNORED]
+    if unknown:
+        # The same shape as SGLang's, where the constructor itself refuses the keyword.
+        raise RequestRefused(f"unexpected sampling parameter {unknown[0]!r}; known: {sorted(_FIELDS)}", bare=True)
+    for key, accepted in NEUTRAL.items():
+        if key in raw and raw[key] not in accepted:
+            raise RequestRefused(
+                f"sampling parameter {key} = {raw[key]!r} is not implemented by the local engine, which accepts "
+                f"{accepted[-1]!r} only; leave it out, or serve with SGLang."
+            )
 
 
 def _number(raw: Mapping[str, object], key: str, default: float) -> float:
@@ -160,8 +166,8 @@ def _token_ids(raw: Mapping[str, object]) -> frozenset[int]:
     if value is None:
         return frozenset()
     ids = [token for token in value if token is not None] if isinstance(value, list) else None
-    if ids is None or not all(isinstance(token, int) and not isinstance(token, bool) for token in ids):
+    if ids is None or not set(map(type, ids)) <= {int}:  # True is no id
         raise RequestRefused(f"stop_token_ids must be a list of integers, got {value!r}.")
-    if not all(-MAX_ID <= token <= MAX_ID for token in ids):
+    if ids and not -MAX_ID <= min(ids) <= max(ids) <= MAX_ID:
         raise RequestRefused(f"stop_token_ids must be in [{-MAX_ID}, {MAX_ID}], got {value!r}.")
     return frozenset(ids)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -73,37 +73,43 @@ class Service:
 
     # ---- requests ------------------------------------------------------------------------------------------------
     @asynccontextmanager
-    async def enter(self, request: Request, changed: asyncio.Event | None = None) -> AsyncIterator[Ticket]:
-        """Takes a request to the engine; leaving the block before `Ticket.done` aborts it.
+    async def enter(
+        self, requests: Sequence[Request], changed: asyncio.Event | None = None
+    ) -> AsyncIterator[list[Ticket]]:
+        """Takes the requests of one body to the engine, together; leaving the block before `Ticket.done` aborts one.
 
         Args:
-            request: checked, not yet submitted.
+            requests: checked, not yet submitted.
             changed: set whenever a streamed request has put out more.
         Raises:
-            RequestRefused: too much waits (503), memory is released (503), or the rid is live already (400).
+            RequestRefused: too much waits (503), memory is released (503), or a rid is live already (400).
         """
-        self._check_room(request)
-        self._num_prompt_tokens += len(request.prompt)
+        num_tokens = sum([len(request.prompt) for request in requests])
+        self._check_room(len(requests), num_tokens)
+        self._num_prompt_tokens += num_tokens
+        tickets: list[Ticket] = []
         try:
-            async with self.gate.request():
-                ticket = self._register(request, changed)
+            async with self.gate.requests(len(requests)):
                 try:
-                    self.engine.submit(request)
-                    yield ticket
+                    for request in requests:
+                        tickets.append(self._register(request, changed))
+                    self.engine.submit(requests)
+                    yield tickets
                 finally:
-                    self._forget(ticket)
+                    self._forget(tickets)
         finally:
-            self._num_prompt_tokens -= len(request.prompt)
+            self._num_prompt_tokens -= num_tokens
 
-    def _check_room(self, request: Request) -> None:
+    def _check_room(self, num_requests: int, num_tokens: int) -> None:
         waiting = self.gate.num_waiting + len(self.updates.engine.waiting)
+        # A body may go beyond it by its own size: one that is larger than the limit would never be answered else.
         if waiting >= self.limits.max_queued_requests:
             raise RequestRefused(
                 f"The request queue is full: {waiting} requests wait, --max-queued-requests is "
                 f"{self.limits.max_queued_requests}. Try again later or at another server.",
                 status=503,
             )
-        tokens = self._num_prompt_tokens + len(request.prompt)
+        tokens = self._num_prompt_tokens + num_tokens
         if tokens > self.limits.max_queued_tokens:
             raise RequestRefused(
                 f"The request queue is full: live prompts would hold {tokens} tokens, --max-queued-tokens is "
@@ -126,11 +132,13 @@ class Service:
         self._emptied.clear()
         return ticket
 
-    def _forget(self, ticket: Ticket) -> None:
-        del self._live[ticket.request.rid]
-        # Cancelling whoever awaits the future cancels the future with it.
-        if not ticket.done.done() or ticket.done.cancelled():
-            self.engine.abort(lambda request: request is ticket.request)
+    def _forget(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            del self._live[ticket.request.rid]
+        # Cancelling whoever awaits a future cancels the future with it.
+        left = {one.request for one in tickets if not one.done.done() or one.done.cancelled()}
+        if left:
+            self.engine.abort(left.__contains__)
         if not self._live:
             self._emptied.set()
 
@@ -233,5 +241,5 @@ class Service:
         return self.healthy
 
     async def _generate(self, request: Request) -> None:
-        async with self.enter(request) as ticket:
+        async with self.enter([request]) as (ticket,):
             await ticket.done

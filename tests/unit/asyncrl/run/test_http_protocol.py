@@ -5,8 +5,8 @@ import socket
 
 from starlette.types import Receive, Scope, Send
 
+from asyncrl.inference.http_protocol import MAX_HEAD_BYTES, JoinedWrites
 from asyncrl.rollout.gateway.exchange import CONNECTION_LOST
-from asyncrl.run.http_protocol import MAX_HEAD_BYTES, JoinedWrites
 from asyncrl.run.http_server import listen, serving
 from tests.support.event_loop import in_event_loop
 

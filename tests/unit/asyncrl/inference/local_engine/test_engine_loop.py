@@ -36,7 +36,7 @@ class Running:
 
     def submit(self, request: Request) -> "asyncio.Future[Request]":
         self.finished[request.rid] = asyncio.get_running_loop().create_future()
-        self.engine.submit(request)
+        self.engine.submit([request])
         return self.finished[request.rid]
 
 

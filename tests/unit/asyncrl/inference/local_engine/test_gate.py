@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from functools import partial
 
 from asyncrl.inference.local_engine.gate import Gate
 from tests.support.event_loop import in_event_loop
@@ -18,7 +19,7 @@ class Visitor:
 
     def __init__(self, gate: Gate, kind: str) -> None:
         self.inside, self._leave = False, asyncio.Event()
-        self.task = asyncio.create_task(self._visit(gate.request if kind == "request" else gate.update))
+        self.task = asyncio.create_task(self._visit(partial(gate.requests, 1) if kind == "request" else gate.update))
 
     async def _visit(self, enter: object) -> None:
         async with enter():  # type: ignore[operator]  # one of Gate's two ways in
@@ -42,6 +43,30 @@ async def test_requests_wait_while_paused_and_enter_when_resumed() -> None:
     await settle()
     assert (visitor.inside, gate.num_waiting) == (True, 0)
     await visitor.leave()
+
+
+@in_event_loop
+async def test_the_requests_of_one_body_count_one_by_one_and_enter_together() -> None:
+    gate = Gate()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(gate.requests(3))
+        await stack.enter_async_context(gate.requests(2))
+        update = Visitor(gate, "update")
+        await settle()
+        late = asyncio.create_task(stack.enter_async_context(gate.requests(4)))
+        await settle()
+        assert (update.inside, gate.num_waiting) == (False, 4)
+        await gate.pause()
+        await settle()
+        assert update.inside
+        await update.leave()
+        await gate.resume()
+        await late
+        assert gate.num_waiting == 0
+    last = Visitor(gate, "update")
+    await settle()
+    assert last.inside
+    await last.leave()
 
 
 @in_event_loop
@@ -78,7 +103,7 @@ async def test_an_update_without_a_pause_waits_for_requests_and_holds_new_ones_b
 async def test_an_update_during_a_pause_does_not_wait_for_requests() -> None:
     gate = Gate()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(gate.request())
+        await stack.enter_async_context(gate.requests(1))
         await gate.pause()
         update = Visitor(gate, "update")
         await settle()
