@@ -5,6 +5,7 @@ a name without masks is given none, so that no mask of tokens by tokens is ever 
 from the documents alone, and these come with the model's keyword arguments.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -119,7 +120,7 @@ def _by_kernel(
     query: Tensor, key: Tensor, value: Tensor, stretch: Stretch, scaling: float | None, window: int | None
 ) -> Tensor:
     dtype = _kernel_dtype(query)
-    query_THD, key_TKD, value_TKD = (states[0].transpose(0, 1).to(dtype) for states in (query, key, value))
+    query_THD, key_TKD, value_TKD = (states.squeeze(0).transpose(0, 1).to(dtype) for states in (query, key, value))
     attended_THD = varlen_attn(
         query_THD,
         key_TKD,
@@ -140,21 +141,26 @@ def _by_document(
     query: Tensor, key: Tensor, value: Tensor, stretch: Stretch, scaling: float | None, window: int | None
 ) -> Tensor:
     """One call of torch's attention for each run of documents that are equally long."""
-    # Split, not sliced: the gradient of a slice is as long as the row, once for each document.
-    queries = torch.split(query, [number * length for number, length, _ in stretch.runs], dim=2)
+    queries = _split(query, [number * length for number, length, _ in stretch.runs])
     sizes = [number * length for number, _, length in stretch.runs]
-    keys, values = (torch.split(states, sizes, dim=2) for states in (key, value))
+    keys, values = (_split(states, sizes) for states in (key, value))
     attended = []
     for query_1HTD, key_1KTD, value_1KTD, (number, _, length) in zip(queries, keys, values, stretch.runs, strict=True):
         query_nHLD, key_nKLD, value_nKLD = (
-            torch.unflatten(states, 2, (number, -1))[0].transpose(0, 1) for states in (query_1HTD, key_1KTD, value_1KTD)
+            torch.unflatten(states.squeeze(0), 1, (number, -1)).transpose(0, 1)
+            for states in (query_1HTD, key_1KTD, value_1KTD)
         )
         is_whole = query_nHLD.shape[2] == length
         is_narrow = window is not None and window < length
         seen = None if is_whole and not is_narrow else _seen(query_nHLD.shape[2], length, window, query.device)
         out_nHLD = _by_torch(query_nHLD, key_nKLD, value_nKLD, seen, scaling)
         attended.append(out_nHLD.transpose(1, 2).flatten(0, 1))
-    return torch.cat(attended).unsqueeze(0)
+    return (attended[0] if len(attended) == 1 else torch.cat(attended)).unsqueeze(0)
+
+
+def _split(states_1HTD: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """Along T. Split, not sliced: the gradient of a slice is as long as the row, once for each document."""
+    return [states_1HTD] if len(sizes) == 1 else torch.split(states_1HTD, sizes, dim=2)
 
 
 def _by_torch(

@@ -86,9 +86,9 @@ class Passes(Protocol):
     def gradient_checkpointing(self) -> bool: ...
 
 
-def count_flops(module: nn.Module, batch: Batch, tally: Tally, passes: Passes) -> None:
+def count_flops(model: ModelFlops, batch: Batch, tally: Tally, passes: Passes) -> None:
     """Add one rank's share of a step: `ppo_epochs` passes, whose layers `gradient_checkpointing` computes twice."""
-    model, epochs = ModelFlops.of(module), passes.ppo_epochs
+    epochs = passes.ppo_epochs
     lengths = [len(batch.rows[row].token_ids) for rows in batch.rows_by_mini_batch for row in rows.tolist()]
     tally.count(FLOPS, epochs * model.training(lengths, batch.num_trained))
     tally.count(RECOMPUTED, epochs * model.layers(lengths) if passes.gradient_checkpointing else 0.0)

@@ -25,9 +25,12 @@ def packed(lengths: Ints, budget: int) -> Sequence[Ints]:
         Places in `lengths` by micro-batch, each place once; within a micro-batch the longest row comes first, and of
         equal rows the first.
     """
+    order = np.argsort(-lengths, kind="stable")
+    if len(order) and lengths.sum() <= budget and len(order) * int(lengths[order[0]]) <= GRID_TO_BUDGET * budget:
+        return [order]  # what the loop comes to, row by row
     room, rows_left = (np.zeros(len(lengths), dtype=np.int64) for _ in range(2))
     parts: list[list[int]] = []
-    for row in np.argsort(-lengths, kind="stable").tolist():
+    for row in order.tolist():
         length = int(lengths[row])
         fits = (room[: len(parts)] >= length) & (rows_left[: len(parts)] > 0)
         first = int(fits.argmax()) if fits.any() else len(parts)

@@ -17,7 +17,7 @@ from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.engine import ModelSettings, PolicyModels, open_engine
-from asyncrl.trainer.flops import count_flops
+from asyncrl.trainer.flops import ModelFlops, count_flops
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
@@ -90,7 +90,7 @@ class Policy:
         """
         self.model, self.weights, self.algorithm, self.ranks = models.model, models.weights, algorithm, ranks
         self._reference, self._settings, self._temperature = models.reference, settings, temperature
-        self._wire_dtype = wire_dtype
+        self._wire_dtype, self._flops = wire_dtype, ModelFlops.of(models.model.module)
         total_steps = steps * settings.ppo_epochs * settings.ppo_mini_batches
         self.optimizer = optim.GuardedAdamW(
             self.parameters(), settings, section="actor", total_steps=total_steps, ranks=ranks
@@ -188,7 +188,7 @@ class Policy:
             for number, rows in enumerate(parts):
                 whole = self._mini_batch_facts(start.batch, rows, known, is_first=epoch == number == 0)
                 self._optimizer_step(start.batch, rows, known, whole, tally, first_pass=epoch == 0)
-        count_flops(self.model.module, start.batch, tally, self._settings)
+        count_flops(self._flops, start.batch, tally, self._settings)
 
     def logprobs(self, batch: Batch) -> Tensor:
         """[N] float32 nats, of the trained tokens under the weights as they are now."""

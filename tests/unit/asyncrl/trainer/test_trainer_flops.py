@@ -133,6 +133,6 @@ def test_a_step_counts_the_rows_that_are_trained_as_often_as_they_are_passed():
     batch = SimpleNamespace(rows=rows, rows_by_mini_batch=parts, num_trained=4)
     for recomputes in (False, True):
         tally = Tally()
-        count_flops(model, batch, tally, SimpleNamespace(ppo_epochs=2, gradient_checkpointing=recomputes))
+        count_flops(flops, batch, tally, SimpleNamespace(ppo_epochs=2, gradient_checkpointing=recomputes))
         assert tally.values()[FLOPS] == 2 * flops.training([5, 3], 4)
         assert tally.values()[RECOMPUTED] == (2 * flops.layers([5, 3]) if recomputes else 0.0)
