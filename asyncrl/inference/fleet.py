@@ -10,9 +10,8 @@ One fleet per worker. It knows the servers only through the log, so they come an
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from asyncrl import waits
 from asyncrl.errors import ServerError, WaitTimeout
@@ -27,6 +26,7 @@ from asyncrl.inference.placing import Placing
 from asyncrl.inference.protocol import Answer, Sampling
 from asyncrl.inference.session import Session
 from asyncrl.inference.spreading import leaving
+from asyncrl.inference.waiting import WAIT, Waiter, Waiters
 from asyncrl.report.kv_age import KvAge
 from asyncrl.report.speeds import Served, Speeds, count
 from buffer import Span
@@ -35,8 +35,6 @@ from weightsync.acks import Ack, serving
 
 __all__ = ["WAIT", "Fleet", "FleetLimits", "Generated", "Session"]
 
-WAIT = "worker waits for a server at its version"
-RECHECK_S = 1.0
 LISTEN_S = 2.0  # longest stay of the listening thread, which a process waits for when it ends
 
 log = logging.getLogger(__name__)
@@ -66,14 +64,6 @@ class FleetLimits:
     rows: int | None = None
 
 
-@dataclass(slots=True)
-class _Waiters:
-    count: int = 0
-    reminded: float = 0.0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    counted: ExitStack = field(default_factory=ExitStack)
-
-
 class Fleet:
     """The servers as one worker sees them. Bound to the event loop that `run` runs in."""
 
@@ -81,7 +71,7 @@ class Fleet:
         self._board, self._make_client, self._limits = board, make_client, limits
         self._servers: dict[str, Member] = {}
         self._placing, self._choosing = Placing(board), Choosing(limits.turn)
-        self._waiters = _Waiters()
+        self._waiters = Waiters(self.why)
         self._asked: dict[str, Session] = {}
         self._cuts: set[asyncio.Task[None]] = set()
         self.speeds = Speeds()
@@ -145,8 +135,11 @@ class Fleet:
             cut.add_done_callback(self._cuts.discard)
 
     def _changed(self) -> None:
-        self._waiters.changed.set()
-        self._waiters.changed = asyncio.Event()
+        self._waiters.wake(self._may_go)
+
+    def _may_go(self, waiter: Waiter) -> bool:
+        objection = self._choosing.objection
+        return any(objection(server, waiter.may_start_on, waiter.only) is None for server in self._servers.values())
 
     def _read(self) -> tuple[Mapping[str, Ack], frozenset[str]]:
         acks, skew = self._board.acks(), self._limits.max_version_skew
@@ -262,33 +255,14 @@ class Fleet:
         if chosen is not None:
             return chosen
         started = time.monotonic()
-        with self._waiting(may_start_on, session.only):
+        with self._waiters.one_more(may_start_on, session.only) as waiter:
             while chosen is None:
                 waited_s = time.monotonic() - started
                 if waited_s >= self._limits.server_wait_s:
                     raise WaitTimeout(WAIT, waited_s, self._limits.server_wait_s, self.why(may_start_on, session.only))
-                if time.monotonic() - self._waiters.reminded >= waits.REMIND_S:
-                    self._waiters.reminded = time.monotonic()
+                if self._waiters.is_reminder_due():
                     log.warning("%s: %.0f s so far. %s", WAIT, waited_s, self.why(may_start_on, session.only))
-                with suppress(TimeoutError):
-                    # An event may be missed, so there is another look soon anyway.
-                    async with asyncio.timeout(min(RECHECK_S, self._limits.server_wait_s)):
-                        await self._waiters.changed.wait()
+                await waiter.until_woken(self._limits.server_wait_s)
                 chosen = self._choose(session, may_start_on)
         self.speeds.waited.add(time.monotonic() - started)
         return chosen
-
-    @contextmanager
-    def _waiting(self, may_start_on: Callable[[int], bool], only: str | None) -> Iterator[None]:
-        """Count seconds in which anybody waits, once: hundreds of episodes wait for the same server."""
-        waiters = self._waiters
-        if waiters.count == 0:
-            waiters.reminded = time.monotonic()
-            waiters.counted.enter_context(waits.timed(WAIT, lambda: self.why(may_start_on, only)))
-        waiters.count += 1
-        try:
-            yield
-        finally:
-            waiters.count -= 1
-            if waiters.count == 0:
-                waiters.counted.close()
