@@ -9,6 +9,7 @@ from typing import cast
 from asyncrl.cluster.base import Child, Cluster, ClusterSetup, Failure, Seat, Wanted
 from asyncrl.cluster.local import LocalChild, LocalCluster
 from asyncrl.cluster.process import die_with_parent, leave_reason, reason_file
+from asyncrl.cluster.pulse import give_pulse
 from asyncrl.errors import PreflightError
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Seat",
     "Wanted",
     "die_with_parent",
+    "give_pulse",
     "leave_reason",
     "open_cluster",
     "reason_file",

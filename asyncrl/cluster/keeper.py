@@ -36,6 +36,7 @@ class Order:
         cwd: directory of the supervisor, which the process is started in where it exists.
         log: path in the run directory.
         first_device, num_devices: of the keeper's devices.
+        hang_timeout_s: see ClusterConfig.
     """
 
     role: str
@@ -47,6 +48,7 @@ class Order:
     proof: Proof
     first_device: int
     num_devices: int
+    hang_timeout_s: float
 
 
 class Keeper:
@@ -109,7 +111,7 @@ def _start(order: Order, where: str) -> LocalChild:
             f"asyncrl: {order.name} on {socket.gethostname()}{where and ', '}{where}, devices {devices or '-'}\n"
         )
     cwd = order.cwd if Path(order.cwd).is_dir() else None
-    return start_child(order.role, order.name, order.arguments, env, log, cwd=cwd)
+    return start_child(order.role, order.name, order.arguments, env, log, hang_timeout_s=order.hang_timeout_s, cwd=cwd)
 
 
 def _require_shared(proof: Proof) -> None:

@@ -103,6 +103,7 @@ class RemoteCluster(Children):
             proof=self._proof,
             first_device=spot.first_device,
             num_devices=spot.num_devices,
+            hang_timeout_s=self._config.hang_timeout_s,
         )
         keeper = self._keeper(spot)
         self._machines.call(keeper, "start", order)

@@ -65,6 +65,10 @@ class ClusterConfig(Section):
     silence_timeout_s: float = Field(120.0, gt=0)
     """Seconds without an answer from a machine after which its processes count as dead. A machine that Ray itself
     finds dead counts so at once."""
+    hang_timeout_s: float = Field(300.0, gt=0)
+    """Seconds after which a process that gives no sign of life (it is stopped or frozen, or a call lets none of its
+    threads run) is killed, and counts as one that died. A trainer's rank that is still there so long after another one
+    has ended well, or after everything is saved, hangs too."""
     pass_env: tuple[str, ...] = (
         "ASYNCRL_SERVER_KEY",
         "HF_HOME",

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from asyncrl.cluster import die_with_parent, leave_reason
+from asyncrl.cluster import die_with_parent, give_pulse, leave_reason
 from asyncrl.errors import AsyncrlError, is_for_the_user
 
 ROLES = {
@@ -24,6 +24,7 @@ MACHINE = 3  # a bridge's own error: Redis refused, lost, or holds something els
 def main(argv: Sequence[str]) -> int:
     """Run one role; a failure leaves its reason where the parent finds it, and its trace in the log."""
     die_with_parent()
+    give_pulse()
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stdout, force=True
     )

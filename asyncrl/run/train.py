@@ -8,6 +8,7 @@ produces  restarts from the newest checkpoint;        unblocked by  their exits
 import asyncio
 import fcntl
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from asyncrl.run.handover import write_config
 from asyncrl.run.identity import open_prompts, run_record
 from asyncrl.run.machines import open_cluster, place, require_lent_servers_reachable, unless_stopped
 from asyncrl.run.outcome import clear_outcome, read_outcome, undone
+from asyncrl.run.parting import Parting
 from asyncrl.run.progress import MetricsTail
 from asyncrl.run.rollout_side import RolloutSide, num_servers_beside_trainer, side_beside_trainer
 from asyncrl.run.saved import has_checkpoints
@@ -73,6 +75,7 @@ class Supervisor:
         self._directory = config.run.directory
         self._cluster = open_cluster(config, self._directory / "logs", url)
         self._ranks: list[Child] = []
+        self._parting = Parting(config.cluster.hang_timeout_s)
         self._restarts, self._step = 0, 0
         self._tail = MetricsTail(self._directory / "metrics.jsonl")
         self._mark = buffer.stop_mark()  # a stop that was asked for before was for those who ran then
@@ -97,7 +100,6 @@ class Supervisor:
             placement = await place(self._cluster, wanted, self._config, self._url, stop)
             if placement is None:
                 return 0
-            clear_outcome(self._directory)  # a stop may come before rank 0 does it
             config_file = write_config(config, self._directory / "logs" / "config.json")
             side = side_beside_trainer(config, self._cluster, config_file, placement, teachers)
             with RunView(f"{config.run.name}: {config.mode}", total_steps=config.trainer.steps) as view:
@@ -130,7 +132,8 @@ class Supervisor:
     async def _start_ranks(self, config_file: Path, placement: Placement, stop: asyncio.Event, *, resume: bool) -> None:
         """Start every rank, or none if the command is stopped before there is room for them."""
         seats = [Seat("ranks", rank, devices) for rank, devices in enumerate(placement.ranks)]
-        self._ranks = []
+        self._ranks, self._parting = [], Parting(self._config.cluster.hang_timeout_s)
+        clear_outcome(self._directory)  # a stop may come before rank 0 does it
         where = await unless_stopped(stop, self._cluster.meeting_point(seats[0]))
         if where is None:
             return
@@ -158,7 +161,11 @@ class Supervisor:
             codes = [rank.exit_code() for rank in self._ranks]
             if all(code == 0 for code in codes):
                 return
-            if failures := failures_of(self._ranks):
+            if failures := failures_of(self._ranks) or await self._stayed():
+                if self._is_complete():
+                    for failure in failures:
+                        view.message(f"{failure.message}; the run had ended before in good order, and lost nothing")
+                    return
                 await self._restart(failures, view, config_file, placement, stop)
             if side is not None:
                 for event in side.tend():
@@ -167,6 +174,17 @@ class Supervisor:
                 return await self._stop(view)
             view.update(await waits.in_thread(self._buffer.reports))
             await waits.pause("trainer supervisor's beat", BEAT_S)
+
+    async def _stayed(self) -> list[Failure]:
+        """Ranks that are still there long after they had a reason to be: they are stopped, and have failed."""
+        overdue = self._parting.overdue(self._ranks, is_complete=self._is_complete())
+        if overdue:
+            await self._cluster.stop(list(overdue), timeout_s=min(LOST_S, self._config.cluster.stop_timeout_s))
+        return [Failure(rank.role, -signal.SIGKILL, str(late)) for rank, late in overdue.items()]
+
+    def _is_complete(self) -> bool:
+        """Whether rank 0 has said that all is saved: no rank has anything to do then that the run would miss."""
+        return read_outcome(self._directory).reason in ("finished", "stopped")
 
     def _follow(self, view: RunView) -> None:
         """Show the steps that are done."""

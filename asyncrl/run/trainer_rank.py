@@ -57,12 +57,12 @@ def main(args: argparse.Namespace) -> int:
         clear_outcome(run_dir)
     try:
         outcome = asyncio.run(_train(config, ranks, args.held_out, resume=args.resume, stop=stop))
+        if ranks.rank == 0:  # before the close, in which a rank may hang, or lose one that crashes as it leaves
+            ended = Ended(outcome.reason, outcome.ended_by, outcome.step, label(outcome.version))
+            write_outcome(run_dir, ended)
     finally:
         if isinstance(ranks, ProcessGroup):
             ranks.close()
-    if ranks.rank == 0:
-        ended = Ended(outcome.reason, outcome.ended_by, outcome.step, label(outcome.version))
-        write_outcome(run_dir, ended)
     return 0
 
 

@@ -104,6 +104,14 @@ def test_a_machine_that_never_answers_again_counts_as_dead(
     assert "has not answered for 30 s" in str(child.failure())
 
 
+def test_a_process_that_hangs_is_ended_where_it_is(machines: FakeMachines, tmp_path: Path) -> None:
+    cluster = cluster_on(machines, tmp_path, hang_timeout_s=0.5)
+    child = cluster.start("role", "rank-0", [WAITS], seat=RANK)
+    assert ended(child) == -signal.SIGKILL
+    assert "rank-0 (pid " in str(child.failure())
+    assert "cluster.hang_timeout_s; it was killed" in str(child.failure())
+
+
 def test_a_process_that_finds_no_room_is_a_wait_with_a_deadline(
     machines: FakeMachines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
