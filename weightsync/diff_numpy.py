@@ -1,6 +1,7 @@
-"""The diff kernels in plain numpy: the slow, obvious version, used where numba is not installed.
+"""The diff kernels in plain numpy, used where numba is not installed.
 
-`diff` chooses between the two; a test holds them to the same bits. No I/O, no clock, no state.
+`planes` and `engine_runs` choose between the two; tests hold them to the same bits. Where much is done, it is done in
+passes over as much as stays in the second cache. No I/O, no clock, no state.
 """
 
 from collections.abc import Callable
@@ -10,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weightsync.layout import AddressTable, Index, Words, address_step
+from weightsync.mix64_numpy import Terms
 
 Bytes = npt.NDArray[np.uint8]
-Mixed = npt.NDArray[np.uint64]
 
 ESCAPE = 15
 """Value code of a difference that stands in the escape plane."""
@@ -20,15 +21,13 @@ ESCAPE = 15
 SKIP = 255
 """Gap byte that skips 255 words of which none changed."""
 
-_CHUNK = 1 << 13
-"""Words that are worked on at once, so that what lies between two steps stays in the second cache."""
+_CHUNK = 1 << 14
+"""Changes that are added at once: their words and what is worked out of them stay in the second cache."""
 
 _GAPS = 1 << 15
 """Gap bytes that are decoded at once: less is done with each of them, so that calls weigh more."""
 
-_STEPS = np.arange(_GAPS)
 _M64 = (1 << 64) - 1
-
 
 _PAIRS = np.arange(256)[:, None] >> np.array([0, 4]) & 15
 
@@ -37,9 +36,6 @@ PAIR_DIFFERENCES = (((_PAIRS + 1) >> 1) ^ -((_PAIRS + 1) & 1)).astype(np.int8)
 
 PAIR_ESCAPES = (_PAIRS == ESCAPE).any(1)
 """[256]: is one of a byte's two codes an escape?"""
-
-_ESCAPES = (_PAIRS == ESCAPE).view(np.uint16)[:, 0]
-"""[256]: which of the two is, as two bytes."""
 
 
 class Planes(NamedTuple):
@@ -59,61 +55,13 @@ class Planes(NamedTuple):
 
 
 def digest_at(addresses: Index, words: Words) -> int:
-    """Sum over i of mix64(addresses[i] << 16 | words[i]) mod 2^64; a 4-byte word counts as two half words.
-
-    mix64 is splitmix64's finaliser, a bijection of 64-bit words.
-    """
-    total = 0
-    for low in range(0, words.size, _CHUNK):
-        some = slice(low, low + _CHUNK)
-        total += _terms(_begun(addresses[some], 0, words.dtype.itemsize), words[some])
-    return total & _M64
-
-
-def _begun(positions: Index, start: int, width: int) -> list[Mixed]:
-    """mix64's first step for a 0 at addresses start + positions; that of a word there differs in its own bits only.
-
-    Of words of 4 bytes a second one, for their upper halves.
-    """
-    found = []
-    for address in (start, start + 1)[: address_step(width)]:
-        bases = positions.view(np.uint64) << np.uint64(16)
-        bases += np.uint64(address << 16 & _M64)  # the start may lie before the first address
-        bases ^= bases >> np.uint64(30)
-        found.append(bases)
-    return found
-
-
-def _terms(begun: list[Mixed], words: Words) -> int:
-    """Sum of the digest terms of words."""
-    halves = [words & np.uint32(0xFFFF), words >> np.uint32(16)] if len(begun) == 2 else [words]
-    found = 0
-    for first, half in zip(begun, halves, strict=True):
-        x = half.astype(np.uint64)  # before the xor, which would convert it in small pieces
-        x ^= first
-        found += _finished(x)
-    return found
-
-
-def _finished(x: Mixed) -> int:
-    """Sum of what mix64's other steps make of x, which is overwritten."""
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    shifted = x >> np.uint64(27)
-    x ^= shifted
-    x *= np.uint64(0x94D049BB133111EB)
-    np.right_shift(x, np.uint64(31), out=shifted)
-    x ^= shifted
-    return int(x.sum(dtype=np.uint64))
+    """Sum over i of mix64(addresses[i] << 16 | words[i]) mod 2^64; a 4-byte word counts as two half words."""
+    return Terms(words.size).digest_at(addresses, words)
 
 
 def digest_words(words: Words, start: int) -> int:
     """The digest of a contiguous run whose first word has address `start`."""
-    step, total = address_step(words.dtype.itemsize), 0
-    positions = _STEPS[:_CHUNK] * step
-    for low in range(0, words.size, _CHUNK):
-        piece = words[low : low + _CHUNK]
-        total += _terms(_begun(positions[: piece.size], start + low * step, piece.dtype.itemsize), piece)
-    return total & _M64
+    return Terms(2 * words.size).digest_words(words, start)
 
 
 def addresses_of(positions: Index, table: AddressTable, width: int) -> Index:
@@ -143,67 +91,74 @@ def encode_planes(old: Words, new: Words, table: AddressTable) -> Planes:
 
 def sums(gaps: Bytes, values: Bytes) -> tuple[int, int, int]:
     """(gap bytes that only skip, sum of all gap bytes, escapes among all nibbles of the value plane)."""
-    escapes = np.count_nonzero(values & 15 == ESCAPE) + np.count_nonzero(values >> 4 == ESCAPE)
-    return int(np.count_nonzero(gaps == SKIP)), int(gaps.sum(dtype=np.int64)), int(escapes)
+    skips, total, escapes = 0, 0, 0
+    for low in range(0, gaps.size, _GAPS):
+        piece = gaps[low : low + _GAPS]
+        skips += int(np.count_nonzero(piece == SKIP))
+        total += int(piece.sum(dtype=np.uint32))
+    for low in range(0, values.size, _GAPS):
+        piece = values[low : low + _GAPS]
+        escapes += int(np.count_nonzero(piece & 15 == ESCAPE)) + int(np.count_nonzero(piece >= ESCAPE << 4))
+    return skips, total, escapes
 
 
-def running_sum(gaps: Bytes, sums: Index) -> None:
-    """Fill [G] with the sum of all gap bytes up to each."""
-    np.cumsum(gaps, out=sums)
+def running_sum(numbers: Index) -> None:
+    """Replace each of [n] numbers by the sum of all up to it."""
+    np.cumsum(numbers, out=numbers)
 
 
 def decode(
-    planes: Planes, positions: Index, differences: Words, running_sum: Callable[[Bytes, Index], None] = running_sum
+    planes: Planes, positions: Index, differences: Words, running_sum: Callable[[Index], None] = running_sum
 ) -> None:
     """Fill positions, which rise, and differences of checked planes, [num_changed] each."""
-    at, cursor, sums = 0, 0, np.empty(min(_GAPS, planes.gaps.size), np.int64)
+    at, last, room = 0, -1, np.empty(min(_GAPS, planes.gaps.size), np.int64)
     for low in range(0, planes.gaps.size, _GAPS):
         gaps = planes.gaps[low : low + _GAPS]
-        running_sum(gaps, sums[: gaps.size])
-        found = sums[: gaps.size][gaps != SKIP]
-        here = positions[at : at + found.size]
-        np.add(found, _STEPS[: found.size], out=here)  # each change before it is a word that no gap counts
-        here += cursor
+        changes = gaps != SKIP
+        reached = room[: gaps.size]
+        reached[:] = gaps + changes.view(np.uint8)  # a change is a word that its gap does not count
+        reached[0] += last
+        running_sum(reached)
+        last = int(reached[-1])
+        found = reached[changes]
+        positions[at : at + found.size] = found
         at += found.size
-        cursor += int(sums[gaps.size - 1]) + found.size
     _differences(planes, differences)
 
 
 def _differences(planes: Planes, differences: Words) -> None:
-    """Two codes at a time, by a table of all their pairs."""
-    dtype, values = differences.dtype, planes.values
-    pairs = PAIR_DIFFERENCES.astype(dtype).view(f"u{2 * dtype.itemsize}")[:, 0]
-    even = differences.size >> 1
-    np.take(pairs, values[:even], out=differences[: 2 * even].view(pairs.dtype), mode="clip")
-    if differences.size & 1:
-        differences[-1] = PAIR_DIFFERENCES.astype(dtype)[values[even], 0]
-    if planes.escaped.size:
-        escapes = np.take(_ESCAPES, values, mode="clip").view(np.bool_)
-        differences[np.flatnonzero(escapes[: differences.size])] = planes.escaped
+    """zigzag's other way, in bytes: of a whole vector of codes a step takes as long as a look into a table for one."""
+    used = 0
+    for low in range(0, planes.values.size, _GAPS):
+        found = differences[2 * low : 2 * (low + _GAPS)]
+        pairs = planes.values[low : low + _GAPS].astype("<u2")
+        pairs |= pairs << 4
+        pairs &= 0x0F0F
+        codes = pairs.view(np.uint8)[: found.size]
+        escapes = np.flatnonzero(codes == ESCAPE) if planes.escaped.size else codes[:0]
+        codes += 1
+        signs = codes & 1
+        codes >>= 1
+        codes ^= np.negative(signs, signs)
+        np.copyto(found, codes.view(np.int8), casting="unsafe")  # modulo 2^bits
+        found[escapes] = planes.escaped[used : used + escapes.size]
+        used += escapes.size
 
 
 def add(words: Words, positions: Index, differences: Words, shift: int, start: int) -> int:
     """words[positions + shift] += differences; the digest's gain, if the address of position 0 is `start`."""
-    found = 0
+    found, most = 0, min(_CHUNK, positions.size)
     target, shift = (words[shift:], 0) if shift > 0 else (words, shift)
+    terms, room = Terms(most), np.empty(most, np.int64)
+    before, after = np.empty((2, most), words.dtype)
     for low in range(0, positions.size, _CHUNK):
         here = positions[low : low + _CHUNK]
-        places = here + shift if shift else here
-        before = target.take(places)
-        after = before + differences[low : low + _CHUNK]  # modulo 2^bits, as unsigned numpy words wrap
-        target[places] = after
-        found += gain(here, before, after, start)
-    return found & _M64
-
-
-def gain(positions: Index, before: Words, after: Words, start: int) -> int:
-    """The digest's gain from words [n] that become others; the address of position 0 is `start`."""
-    step, found = address_step(before.dtype.itemsize), 0
-    for low in range(0, positions.size, _CHUNK):
-        some = slice(low, low + _CHUNK)
-        here = positions[some]
-        begun = _begun(here * step if step > 1 else here, start, before.dtype.itemsize)
-        found += _terms(begun, after[some]) - _terms(begun, before[some])
+        places = np.add(here, shift, room[: here.size]) if shift else here
+        old, new = before[: here.size], after[: here.size]
+        target.take(places, out=old, mode="clip")  # any other mode makes a copy
+        np.add(old, differences[low : low + _CHUNK], new)  # modulo 2^bits, as unsigned numpy words wrap
+        target[places] = new
+        found += terms.gain(here, old, new, start)
     return found & _M64
 
 

@@ -8,13 +8,12 @@ from torch import Tensor
 
 from weightsync import diff, diff_numpy
 from weightsync import digest as cpu_digest
-from weightsync.diff_numpy import ESCAPE, SKIP, Bytes
+from weightsync.diff_numpy import ESCAPE, SKIP
 from weightsync.layout import WORD_DTYPE, Index, Words, address_step
 from weightsync.planes import Planes, Room, decode_planes
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 _NUMPY: dict[int, np.dtype[Any]] = {1: np.dtype(np.uint8), 2: np.dtype(np.int16), 4: np.dtype(np.int32)}
-_CPU = torch.device("cpu")
 _CHUNK = 1 << 22  # a GPU needs int64 temporaries for a digest: this bounds them to some hundred megabytes
 
 
@@ -42,7 +41,7 @@ def decode(planes: Planes, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def decode_on_cpu(planes: Planes, room: Room | None = None) -> tuple[Index, Words]:
-    """As `planes.decode_planes`, faster where numba is missing: torch's running sum takes a third of numpy's."""
+    """As `planes.decode_planes`, faster where numba is missing: torch's running sum takes a seventh of numpy's."""
     if diff.HAVE_NUMBA:
         return decode_planes(planes, planes.escaped.dtype, room)
     positions, differences = (room or Room()).of(planes.num_changed, planes.escaped.dtype)
@@ -50,8 +49,9 @@ def decode_on_cpu(planes: Planes, room: Room | None = None) -> tuple[Index, Word
     return positions, differences
 
 
-def _running_sum(gaps: Bytes, sums: Index) -> None:
-    torch.cumsum(to_engine(gaps, _CPU), 0, dtype=torch.int64, out=torch.from_numpy(sums))
+def _running_sum(numbers: Index) -> None:
+    found = torch.from_numpy(numbers)
+    torch.cumsum(found, 0, out=found)
 
 
 def decode_on_device(gaps: Tensor, values: Tensor, escaped: Tensor, num_changed: int) -> tuple[Tensor, Tensor]:

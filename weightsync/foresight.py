@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from weightsync import diff, diff_numpy, expected_words
+from weightsync import diff, expected_words, expected_words_numpy
 from weightsync.digest import MASK
+from weightsync.expected_words_numpy import Places
 from weightsync.layout import Index, Words, address_step
-
-Places = npt.NDArray[np.int32] | Index
 
 _MOST_SHORT = (1 << 31) - 1
 _ALIGN = 8
@@ -66,7 +64,8 @@ def foresee(words: Words, positions: Index, differences: Words, shift: int, star
         positions, differences: [n], rising positions.
         start: address of position 0.
     """
-    places: Places = pool.take(positions.size, np.dtype(np.int32 if words.size <= _MOST_SHORT else np.int64))
+    short = words.size <= _MOST_SHORT and diff.HAVE_NUMBA  # numpy would make it long again at each use
+    places: Places = pool.take(positions.size, np.dtype(np.int32 if short else np.int64))
     expected: Words = pool.take(positions.size, words.dtype)
     kept: Words = pool.take(positions.size, words.dtype)
     kept[:], differences = differences, kept
@@ -74,9 +73,7 @@ def foresee(words: Words, positions: Index, differences: Words, shift: int, star
         step = address_step(words.dtype.itemsize)
         gain = int(expected_words.foresee(words, positions, differences, shift, start, step, places, expected)) & MASK
     else:
-        np.add(positions, shift, out=places, casting="same_kind")
-        words.take(places, out=expected)
-        gain = diff_numpy.gain(positions, expected, expected + differences, start)
+        gain = expected_words_numpy.foresee(words, positions, differences, shift, start, places, expected)
     return Run(words, places, expected, differences, gain)
 
 
@@ -92,12 +89,10 @@ def add(runs: Sequence[Run]) -> bool:
 def subtract(runs: Iterable[Run]) -> None:
     """Take back what was added, whatever it was added to."""
     for words, places, _, differences, _ in runs:
-        words[places] -= differences  # modulo 2^bits
+        expected_words_numpy.subtract(words, places, differences)
 
 
 def _add(run: Run) -> bool:
     if diff.HAVE_NUMBA:
         return not expected_words.add(run.words, run.places, run.expected, run.differences)
-    found = run.words.take(run.places)
-    run.words[run.places] = found + run.differences
-    return np.array_equal(found, run.expected)
+    return expected_words_numpy.add(run.words, run.places, run.expected, run.differences)
