@@ -3,7 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from functools import cache
+from typing import TypeVar, cast
 
 from asyncrl import waits
 from asyncrl.data.rows import PromptRow
@@ -38,14 +39,13 @@ class HostedEnvironment:
 
     def __init__(self, make: Callable[[], Environment]) -> None:
         self._environment = _guarded(make)
-        # Asked once: to look whether a class keeps a protocol takes longer than most snapshots.
-        self._resumable = self._environment if isinstance(self._environment, Resumable) else None
+        self._resumable = cast("Resumable", self._environment) if keeps(self._environment, Resumable) else None
 
     def watch(self, state: EpisodeState) -> None:
         """Have it move the state of its episode, if it is Staged."""
-        environment = self._environment
-        if isinstance(environment, Staged):
-            _guarded(lambda: environment.watch(lambda stage: state.enter(AgentState(stage))))
+        if keeps(self._environment, Staged):
+            staged = cast("Staged", self._environment)
+            _guarded(lambda: staged.watch(lambda stage: state.enter(AgentState(stage))))
 
     async def reset(self, row: PromptRow, seed: int) -> tuple[Message, ...]:
         """The first messages."""
@@ -86,18 +86,29 @@ class HostedEnvironment:
 
     def tools(self, row: PromptRow) -> tuple[Mapping[str, Json], ...]:
         """Schemas of the tools that its prompt shows."""
-        return self._environment.tools if isinstance(self._environment, ShowsTools) else row.tools
+        shows = keeps(self._environment, ShowsTools)
+        return cast("ShowsTools", self._environment).tools if shows else row.tools
 
     async def close(self) -> None:
         """Have it give back what it holds; what goes wrong is logged."""
-        if not isinstance(self._environment, Closable):
+        if not keeps(self._environment, Closable):
             return
         try:
             with waits.timed(WAIT_NAME, lambda: type(self._environment).__name__):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                    await self._environment.close()
+                    await cast("Closable", self._environment).close()
         except Exception:
             log.warning("an environment was not closed", exc_info=True)
+
+
+def keeps(environment: Environment, protocol: type) -> bool:
+    """What isinstance says, which looks for a protocol's members anew each time: that takes longer than most steps."""
+    return all(getattr(environment, name, None) is not None for name in _members(protocol))
+
+
+@cache
+def _members(protocol: type) -> tuple[str, ...]:
+    return tuple(name for name in vars(protocol) if not name.startswith("_"))
 
 
 async def _ask(call: Awaitable[T]) -> T:
