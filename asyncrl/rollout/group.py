@@ -30,6 +30,9 @@ from buffer import Fenced, Group, Trajectory
 
 log = logging.getLogger(__name__)
 
+TELL_AFTER_S = 0.05
+"""Within it groups of short answers are in, which saves a renewal each; to longer ones it is nothing."""
+TELLING = "worker tells how old its group is"
 MAX_SHARED_REWARDS = 16
 """Rewards that equal members share which are counted one by one."""
 DOOMED = "doomed"  # the ledger's reason for a group that can no longer be consumed in time
@@ -47,6 +50,7 @@ class GroupSettings:
         filters_zero_variance: whether a group whose rewards are all equal is not handed in; its place is given back, so
             that another prompt is played.
         pass_reward: smallest reward that counts as passed, where prompts are drawn by results.
+        tell_after_s: seconds until the ledger is told how old a group is, from when that is known or changes.
     """
 
     renew_every_s: float
@@ -55,6 +59,7 @@ class GroupSettings:
     cut_timeout_s: float = 5.0
     filters_zero_variance: bool = False
     pass_reward: float | None = None
+    tell_after_s: float = TELL_AFTER_S
 
 
 class GroupPlayer:
@@ -150,7 +155,7 @@ class GroupPlayer:
     async def _keep(self, work: Work, members: Members) -> str:
         """Renew the claim until cancelled; the reason, when the group is not to be finished.
 
-        At once when the group's oldest version is known: a lease waits only for groups whose age it knows.
+        Soon, too, when the group's oldest version is known: a lease waits only for groups whose age it knows.
         """
         told: int | None = None
         while True:
@@ -160,6 +165,7 @@ class GroupPlayer:
                     while members.oldest_version == told:
                         members.older.clear()
                         await members.older.wait()
+                    await waits.pause(TELLING, self._settings.tell_after_s)
             told = members.oldest_version
             answer = await waits.in_thread(work.ledger.renew, work.claim, told, members.num_sampled)
             if not answer.go_on:

@@ -45,6 +45,8 @@ class Parking:
 
     async def resume(self) -> None:
         """Take over what the last owner parked, if anything; what cannot be read is as if it had not been parked."""
+        if self._claim.parked is None:
+            return
         try:
             partials = await waits.in_thread(self._ledger.fetch_partials, self._claim)
         except (CorruptPayload, UnknownSchema) as error:

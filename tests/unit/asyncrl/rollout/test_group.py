@@ -56,13 +56,25 @@ async def test_no_group_is_lost_between_its_last_token_and_the_end_of_its_renewa
     for after in range(8):
         claim = buffer.reserve("worker")
         assert isinstance(claim, Claim)
-        player = GroupPlayer(
-            cast(EpisodePlayer, TimedPlayer(before, after)), Slots(8), GroupSettings(renew_every_s=15.0)
-        )
+        settings = GroupSettings(renew_every_s=15.0, tell_after_s=0.0)
+        player = GroupPlayer(cast(EpisodePlayer, TimedPlayer(before, after)), Slots(8), settings)
         playing = asyncio.create_task(player.play(Work(buffer, claim, row, "train", 3)))
         done, _ = await asyncio.wait((playing,), timeout=5.0)
         assert done, f"a group that ends {after} turns of the loop after its last token is stuck"
         assert playing.result() == "ready"
+
+
+@in_event_loop
+async def test_a_group_that_is_in_soon_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = ReplayBuffer.in_memory("run", BufferConfig())
+    buffer.recover("nonce", None, number=0, limit=5, groups_per_version=10)
+    row = PromptRow(0, "test", ({"role": "user", "content": "1"},), None, {})
+    claim = buffer.reserve("worker")
+    assert isinstance(claim, Claim)
+    monkeypatch.delattr("buffer.worker_side.WorkerSide.renew")
+    settings = GroupSettings(renew_every_s=2000.0, tell_after_s=1000.0)
+    player = GroupPlayer(cast(EpisodePlayer, TimedPlayer(2, 2)), Slots(8), settings)
+    assert await player.play(Work(buffer, claim, row, "train", 3)) == "ready"
 
 
 @pytest.mark.parametrize("before", range(3))
@@ -75,7 +87,7 @@ async def test_whenever_a_group_is_halted_it_is_in_or_given_back_and_its_tokens_
         buffer.recover("nonce", None, number=0, limit=9, groups_per_version=10)
         claim = buffer.reserve("worker")
         assert isinstance(claim, Claim)
-        settings = GroupSettings(renew_every_s=15.0, park_every_s=0.0005)
+        settings = GroupSettings(renew_every_s=15.0, park_every_s=0.0005, tell_after_s=0.0)
         player = GroupPlayer(cast(EpisodePlayer, TimedPlayer(before, 4)), Slots(8), settings)
         playing = asyncio.create_task(player.play(Work(buffer, claim, row, "train", 3)))
         await Turns(turns)
