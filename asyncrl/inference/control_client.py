@@ -193,6 +193,9 @@ class ControlClient:
         raise ServerUnavailable(message) if status >= 500 else RequestRefused(message)
 
 
+_json = json.JSONEncoder(separators=(",", ":"))  # json.dumps would make one for each request
+
+
 def encoded(request: Mapping[str, object]) -> bytes:
     """The body of a request."""
-    return json.dumps(request, separators=(",", ":")).encode()
+    return _json.encode(request).encode()

@@ -108,15 +108,18 @@ class ServerLife:
             StaleIncarnation: another host speaks for this server.
             LogLost: the version log does not answer.
         """
-        if (order := await waits.in_thread(self._receiver.order)) is not None:
+        # One thread for both: each hop costs as much as the question.
+        order, wish = await waits.in_thread(lambda: (self._receiver.order(), self._receiver.wish()))
+        if order is not None:
             await self._obey(order)
-        if await waits.in_thread(self._receiver.wish) == "sleep":
+        if wish == "sleep":
             if self._state != "asleep":
                 await self._sleep()
             return
         if self._state == "asleep":
             await self._wake()
-        if await waits.in_thread(self._receiver.head) is None:
+        # One that serves found a head when it was inspected, and has nothing to do without one.
+        if self._state != "serving" and await waits.in_thread(self._receiver.head) is None:
             return  # nothing to compare the weights with: the trainer writes version 0.0 when it starts
         try:
             if not self._inspected:
