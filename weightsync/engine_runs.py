@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from weightsync import diff, diff_numpy, foresight
 from weightsync.address_map import AddressMap, Box
@@ -71,6 +72,7 @@ class Runs:
         self._words = {box: unsigned(box.words) for box in apart(boxes) if box.words.device.type == "cpu"}
         self._routes: dict[int, Route] = {}
         self._added: list[tuple[Planes, list[Added]]] = []
+        self._foreseen: list[foresight.Run] | None = None  # of what was added
         self._inside = False
         self._room, self._ahead = Room(), Room()
         self._pool = foresight.Pool()
@@ -114,9 +116,9 @@ class Runs:
         Raises:
             CorruptDelta: a box does not fit its storage; `take_back` what was added before.
         """
-        self._added, self._inside = [], foreseen is not None
+        self._added, self._foreseen, self._inside = [], None, foreseen is not None
         if foreseen is not None and foresight.add(foreseen.runs):
-            self._added = list(foreseen.added)
+            self._added, self._foreseen = list(foreseen.added), foreseen.runs
             staged = ()
         self._inside = False
         for bucket, planes, _ in staged:
@@ -124,10 +126,20 @@ class Runs:
                 self._add(route, planes)
         return [one for _, found in self._added for one in found]
 
+    def places(self) -> Iterator[tuple[Box, Index | npt.NDArray[np.int32]]]:
+        """Where in boxes' storages `add` changed words, until `keep`; valid until the next `foresee`."""
+        added = [one for _, found in self._added for one in found]
+        if self._foreseen is not None:
+            yield from ((one.piece.box, run.places) for one, run in zip(added, self._foreseen, strict=True))
+            return
+        for planes, found in self._added:
+            positions, _ = decode_on_cpu(planes, self._room)
+            yield from ((piece.box, positions[first:last] + piece.shift) for piece, first, last, _ in found)
+
     def keep(self) -> None:
         """What was added stays."""
         self._added.clear()
-        self._room = Room()
+        self._foreseen, self._room = None, Room()
 
     def take_back(self) -> None:
         """Make the words what they were before `add`.

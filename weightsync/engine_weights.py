@@ -6,11 +6,13 @@ makes these words what they were. All else is written by `write`, which then can
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from weightsync.address_map import AddressMap, Box, Loads
 from weightsync.digest import MASK, total
 from weightsync.engine_runs import Foreseen, Runs, outside
 from weightsync.engine_words import decode, digest_at, digest_run, preview, to_engine
-from weightsync.layout import Bucket, TensorSpec, address_step
+from weightsync.layout import Bucket, Index, TensorSpec, address_step
 from weightsync.mirrors import MirrorChanges, Mirrors
 from weightsync.planes import Planes
 from weightsync.ticket import Staged
@@ -29,6 +31,8 @@ CHECKS_PER_ROUND = 64
 _LEAST_CHECKED = 1 << 16  # words
 _MOST_FORESEEN_BYTES = 1 << 28  # of memory: 22 million changes in bfloat16; of more, all is worked out in the pause
 _KEPT_WORDS = 1 << 26  # up to here `write` takes what `verify` worked out; beyond, it is worked out again
+
+Hears = Callable[[Iterable[tuple[Tensor, Index | npt.NDArray[np.int32] | Tensor | slice]]], object]
 
 
 class Change(NamedTuple):
@@ -151,9 +155,15 @@ class EngineWeights:
         self._runs.take_back()
 
     def write(self, proposed: Proposed) -> None:
-        """Do what `propose` left, since when the weights must not have changed. After an anchor, `measure`."""
-        self._runs.keep()
+        """Do what `propose` left, since when the weights must not have changed. After an anchor, `measure`.
+
+        A model that computes with copies of its weights may have a method `words_written`. It is called once, when all
+        is written, with what did not go through `load_weights`: pairs of a storage's words and the places that changed.
+        """
         changes = proposed.changes
+        hears: Hears | None = getattr(self._model, "words_written", None)
+        written = [(box.words, places) for box, places in self._runs.places()] if hears is not None else []
+        self._runs.keep()
         for change in self._changes(proposed.staged, proposed.anchor) if changes is None else changes:
             if isinstance(change.where, slice):
                 change.box.words[change.where].copy_(change.new)
@@ -162,6 +172,8 @@ class EngineWeights:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._mirrors.write(self._model, proposed.mirrors)
+        if hears is not None and changes is not None:  # else it is too much to say
+            hears([*written, *((change.box.words, change.where) for change in changes)])
         for box, gain in proposed.gains.items():
             self._held[box] = total((self._held[box], gain))
 

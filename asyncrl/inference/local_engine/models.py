@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from asyncrl.inference.local_engine.copies import Where
 from asyncrl.inference.local_engine.model_config import ModelConfig
 from asyncrl.inference.local_engine.weights import Weights
 
@@ -15,11 +17,21 @@ WeightsByName = Callable[..., list[object]]
 """(name, truncate_size=100, tp_size=1) -> numbers; a loader may put its own on the instance to report its status."""
 
 
+@dataclass
+class Written:
+    """What a loader wrote, as far as it is known: of whole tensors and of words, by fused name. Is that all?"""
+
+    names: set[str] = field(default_factory=set)
+    words: list[tuple[str, Where]] = field(default_factory=list)
+    is_all: bool = False
+
+
 class LocalModel:
     """One Llama, Qwen2 or Qwen3 model: its config and its plain weights.
 
     A custom loader gets this object, as it gets SGLang's model class there. It may call `load_weights`, read
-    `named_parameters`, write into the parameters' storage, and set `get_weights_by_name` on the instance.
+    `named_parameters`, write into the parameters' storage, and set `get_weights_by_name` on the instance. What it wrote
+    into storage it may say, all of it (`words_written`); else everything is taken as changed.
     """
 
     get_weights_by_name: WeightsByName
@@ -27,6 +39,8 @@ class LocalModel:
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         self.config = config
         self.weights = Weights(config, dtype)
+        self._storages = {tensor.data_ptr(): name for name, tensor in self.weights.fused.items()}
+        self._written = Written()
         if config.model_type == "llama":
             # SGLang's Llama has this method and its Qwen classes do not: there the route answers 400.
             self.get_weights_by_name = self._first_rows
@@ -51,7 +65,31 @@ class LocalModel:
         Raises:
             WeightsMismatch: an unknown name or another shape.
         """
-        return self.weights.load(named_tensors)
+        names = self.weights.load(named_tensors)
+        self._written.names |= names
+        return names
+
+    def words_written(self, changes: Iterable[tuple[Tensor, Where | Tensor | slice]]) -> None:
+        """A loader says what it wrote into parameters' storage, other than by `load_weights`, since it was called.
+
+        Args:
+            changes: a storage's words, [n] integers, and which of them changed: [m] places, or a slice. Places are read
+                until the loader returns.
+        """
+        self._written.is_all = True
+        for words, where in changes:
+            name = self._storages.get(words.data_ptr())
+            if name is None:
+                self._written.is_all = False  # of a parameter that is not ours we know nothing
+            elif isinstance(where, slice):
+                self._written.names.add(name)
+            else:
+                self._written.words.append((name, where.numpy() if isinstance(where, Tensor) else where))
+
+    def take_written(self) -> Written:
+        """What was written since this was last called."""
+        taken, self._written = self._written, Written()
+        return taken
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The fused tensors under SGLang's parameter names; their storage never moves."""

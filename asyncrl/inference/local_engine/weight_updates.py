@@ -17,6 +17,7 @@ from torch import Tensor
 
 from asyncrl.inference.local_engine.engine import Engine
 from asyncrl.inference.local_engine.engine_loop import Refused
+from asyncrl.inference.local_engine.models import Written
 from asyncrl.inference.local_engine.update_payload import decode
 from asyncrl.inference.local_engine.weights import WeightsMismatch
 
@@ -90,10 +91,18 @@ class WeightUpdates:
             )
         module, _, function = name.rpartition(".")
         load = getattr(importlib.import_module(module), function)
-        # A loader may write through numpy, which torch does not see: take everything as changed.
-        self.engine.compute.touch()
-        with torch.no_grad():
-            load(self.engine.model, named_tensors)
+        self.engine.model.take_written()
+        try:
+            with torch.no_grad():
+                load(self.engine.model, named_tensors)
+        finally:
+            self._touch(self.engine.model.take_written())
+
+    def _touch(self, written: Written) -> None:
+        # A loader may write through numpy, which torch does not see: unless it says what, everything may have changed.
+        self.engine.compute.touch(written.names if written.is_all else None)
+        for name, where in written.words if written.is_all else ():
+            self.engine.compute.touch_words(name, where)
 
     def _finish(self, *, flush_cache: bool, version: str | None) -> str:
         if version is not None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncrl.inference.local_engine import kernels, self_check
-from asyncrl.inference.local_engine.compute import ComputeWeights, Kind
+from asyncrl.inference.local_engine.compute import Kind
 from asyncrl.inference.local_engine.engine import Engine
 from asyncrl.inference.local_engine.request import Request
 from tests.support.local_models import make_engine, make_model, make_request, random_work
@@ -181,7 +181,7 @@ def test_an_engine_says_so_and_serves_where_nothing_helps(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.nn.functional, "linear", depends_below(150))
-    monkeypatch.setattr(ComputeWeights, "_packed_is_right", lambda self: False)
+    monkeypatch.setattr("asyncrl.inference.local_engine.compute.packed_is_right", lambda shapes, dtype: False)
     engine = engine_for(Case({}, kind="plain"))
     assert (engine.compute.kind, engine.compute.pad_rows) == ("plain", 32)
     assert "depend on their batch mates" in caplog.text

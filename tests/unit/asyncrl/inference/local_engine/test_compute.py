@@ -63,7 +63,8 @@ def test_wider_models_have_the_layout_of_the_cpu_and_compute_the_same(
 
 def test_a_packed_product_that_is_wrong_on_this_machine_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "asyncrl.inference.local_engine.compute._packed_linear", lambda rows, weight, bias: rows.new_zeros(len(rows), 7)
+        "asyncrl.inference.local_engine.products._packed_linear",
+        lambda rows, weight, bias: rows.new_zeros(len(rows), 7),
     )
     monkeypatch.setattr(torch, "allclose", lambda *args, **kwargs: False)
     assert ComputeWeights(weights_of(**WIDE), torch.float32, kind="packed").kind == "plain"
