@@ -1,8 +1,9 @@
 """How often Python looks for cycles in a process with many small objects that live long: an open session is hundreds.
 
 By default every 70,000 objects that outlive two looks have all of them looked at again, imports included: a thousand
-sessions stop the process for a tenth of a second each time. Reference counts free nearly everything here; what is left
-are the cycles of tasks and exceptions, which die young.
+sessions stop the process for a tenth of a second each time, and a worker of short answers spends a tenth of its time on
+such looks. Reference counts free nearly everything here; what is left are the cycles of tasks and exceptions, which die
+young.
 """
 
 import gc

@@ -12,6 +12,7 @@ from asyncrl.report.rollout_facts import SCORERS
 from asyncrl.report.scorers import as_fact
 from asyncrl.rollout.group import GroupSettings
 from asyncrl.rollout.worker import Worker, WorkerSettings
+from asyncrl.run.collector import spare_what_lives_long
 from asyncrl.run.connections import URL, open_buffer, weights_url
 from asyncrl.run.handover import read_config
 from asyncrl.run.reward_shares import limit_sharing
@@ -49,6 +50,7 @@ async def _play(config: Config, name: str) -> None:
                 after_report=limit_sharing(config.rollout, buffer, name, parts.share),
             )
             await shared_tools(parts.resources, config.rollout.tools)  # what cannot be loaded ends all of it
+            spare_what_lives_long()
             await worker.run(stop, hurry)
         finally:
             parts.rewards.close()

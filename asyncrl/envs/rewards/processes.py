@@ -200,6 +200,7 @@ class FunctionScorer:
         self._give_back(process)  # first: whoever is told may ask again at once
         error = None if task.cancelled() else task.exception()
         for i, call in enumerate(calls):
+            call.batch = None  # they name each other, and would stay until Python looks for cycles
             if call.outcome.done():
                 continue
             if task.cancelled():

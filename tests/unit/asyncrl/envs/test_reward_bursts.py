@@ -1,6 +1,7 @@
 """Answers that come together and a function for one answer: how many go to its process in one message."""
 
 import asyncio
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -92,3 +93,15 @@ async def test_what_is_closed_in_a_burst_starts_no_process_again(monkeypatch: py
     messages.before_reply = lambda: scorer.kill() if len(messages.texts) == 3 else None
     assert await burst(scorer, ["1", "2", "crash", "3"]) == [1.0, "closed", "closed", "closed"]
     assert messages.texts == [["1"], ["1"], ["2", "crash", "3"]]
+
+
+@in_event_loop
+async def test_a_call_that_is_over_leaves_nothing_to_the_search_for_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    scorer, _ = started(monkeypatch, TOGETHER_S / 1000)
+    gc.collect()
+    gc.disable()
+    try:
+        await burst(scorer, NINE)
+        assert [found for found in gc.get_objects() if type(found).__name__ == "_Call"] == []
+    finally:
+        gc.enable()
