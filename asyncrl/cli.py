@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import keyword
+import os
 import signal
 import sys
 import threading
@@ -71,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         with _unwinding():
+            _stop_with_starter()
             return run(f"asyncrl {name}", "asyncrl.commands", name, arguments[1:])
     except Terminated:
         print("asyncrl: terminated", file=sys.stderr)
@@ -92,6 +94,13 @@ def _complain(name: str, error: Exception) -> None:
     """The last thing that a command says, also where both outputs are one file: what was printed stands before it."""
     sys.stdout.flush()
     print(f"asyncrl {name}: {error}", file=sys.stderr)
+
+
+def _stop_with_starter() -> None:
+    if "ASYNCRL_STARTED_BY" in os.environ:  # few have it, and what is imported then is not for `asyncrl --help`
+        from asyncrl.cluster import stop_with_starter
+
+        stop_with_starter()
 
 
 @contextmanager

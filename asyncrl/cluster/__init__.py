@@ -8,12 +8,13 @@ from typing import cast
 
 from asyncrl.cluster.base import Child, Cluster, ClusterSetup, Failure, Seat, Wanted
 from asyncrl.cluster.local import LocalChild, LocalCluster
-from asyncrl.cluster.process import die_with_parent, leave_reason, reason_file
+from asyncrl.cluster.process import STARTER, die_with_parent, leave_reason, reason_file, stop_with_starter
 from asyncrl.cluster.pulse import give_pulse
 from asyncrl.errors import PreflightError
 
 __all__ = [
     "CLUSTERS",
+    "STARTER",
     "Child",
     "Cluster",
     "ClusterSetup",
@@ -27,6 +28,7 @@ __all__ = [
     "leave_reason",
     "open_cluster",
     "reason_file",
+    "stop_with_starter",
 ]
 
 CLUSTERS = {"local": "asyncrl.cluster.local", "ray": "asyncrl.cluster.ray"}

@@ -1,4 +1,4 @@
-"""What a child process knows of its parent: it dies with it, and leaves it a reason when it fails."""
+"""What a child process knows of its parent: it ends with it, and leaves it a reason when it fails."""
 
 import ctypes
 import json
@@ -9,6 +9,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PARENT = "ASYNCRL_PARENT_PID"
+STARTER = "ASYNCRL_STARTED_BY"
+"""The process id of whoever starts a whole command and wants it to stop with it."""
 LOG = "ASYNCRL_LOG"
 
 
@@ -22,10 +24,28 @@ def die_with_parent() -> None:
     parent = os.environ.get(PARENT)
     if parent is None:
         return
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _at_parents_end(signal.SIGKILL)
     if os.getppid() != int(parent):  # it ended before the call above
         sys.exit(f"asyncrl: parent process {parent} has ended")
+
+
+def stop_with_starter() -> None:
+    """Make the kernel ask this command to stop, by SIGTERM, when the process that started it ends, if that wishes so.
+
+    Asked and not killed: it saves what it has done, and ends what it has started, its Redis too. The kernel ties the
+    wish to the thread that started it.
+    """
+    starter = os.environ.pop(STARTER, None)  # not for what this command starts
+    if starter is None:
+        return
+    _at_parents_end(signal.SIGTERM)
+    if os.getppid() != int(starter):  # it ended before the call above
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _at_parents_end(number: signal.Signals) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def leave_reason(message: str, exit_code: int) -> None:

@@ -1,6 +1,7 @@
 """Train one variant of a sweep by the commands that a user types, in processes of their own, and keep what it printed.
 
-A variant that has finished is not run again; one that was interrupted goes on from its newest checkpoint.
+A variant that has finished is not run again; one that was interrupted goes on from its newest checkpoint. Commands stop
+in good order when this process ends, however it ends.
 """
 
 import json
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from asyncrl.cluster import STARTER
 from asyncrl.errors import AsyncrlError
 from asyncrl.tuning.variants import Variant
 
@@ -61,7 +63,7 @@ def is_finished(directory: Path) -> bool:
 
 
 class Runs:
-    """Runs variants, one in each thread that asks for it."""
+    """Runs variants, one in each thread that asks for it; the thread has to live as long: see stop_with_starter."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -112,7 +114,7 @@ class Runs:
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
-                env={"OMP_NUM_THREADS": "1", **os.environ},
+                env={"OMP_NUM_THREADS": "1", **os.environ, STARTER: str(os.getpid())},
                 # A Ctrl-C is for the sweep to hand on: a second signal would not let a command end in good order.
                 start_new_session=True,
             )

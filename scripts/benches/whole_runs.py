@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cluster import STARTER
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/tiny_cpu.yaml"
 DEADLINE_S = 1200.0
@@ -103,6 +105,6 @@ def _start(arguments: list[str], output: Path, env: dict[str, str] | None, core:
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **(env or {}), STARTER: str(os.getpid())},
             preexec_fn=None if core is None else lambda: os.sched_setaffinity(0, {core}),
         )

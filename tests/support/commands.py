@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from asyncrl.cluster import STARTER
+
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "tiny_cpu.yaml"
 LOOK_S = 0.05  # how long to listen for the process's end before looking at its files again
@@ -33,7 +35,7 @@ class Command:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "OMP_NUM_THREADS": "1", STARTER: str(os.getpid())},  # tests that are killed leave none
         )
 
     def kill(self) -> None:

@@ -45,9 +45,9 @@ def port_of_server(processes: dict[int, str]) -> int:
     return int(words[words.index("--port") + 1])
 
 
-def left_of(processes: dict[int, str]) -> dict[int, str]:
-    """Those that have not ended `WITHIN_S` seconds from now."""
-    deadline_s = time.monotonic() + WITHIN_S
+def left_of(processes: dict[int, str], within_s: float = WITHIN_S) -> dict[int, str]:
+    """Those that have not ended `within_s` seconds from now."""
+    deadline_s = time.monotonic() + within_s
     return {pid: line for pid, line in processes.items() if not _ended(pid, deadline_s - time.monotonic())}
 
 

@@ -25,3 +25,26 @@ def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
             return
         os.sched_yield()
     pytest.fail(f"process {pid} outlived its parent")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+@pytest.mark.parametrize("starter", ["its own", "another's"])
+def test_a_command_is_asked_to_stop_when_its_starter_ends(starter: str) -> None:
+    """Also where that one had ended before the command said its wish. What the command starts does not inherit it."""
+    command = (
+        "import os, signal; signal.signal(signal.SIGTERM, lambda *_: (print('asked', flush=True), os._exit(0)));"
+        "from asyncrl.cluster import STARTER, stop_with_starter as s; s(); print(STARTER in os.environ, flush=True);"
+        "os.close(0) or signal.pause()"
+    )
+    # Standard input of the command is a pipe that it closes once it has said its wish; then the starter dies.
+    code = (
+        "import os, subprocess, sys; env = {**os.environ, 'ASYNCRL_STARTED_BY': sys.argv[1] or str(os.getpid())};"
+        "heard, said = os.pipe();"
+        f"subprocess.Popen([sys.executable, '-c', {command!r}], env=env, stdin=said); os.close(said);"
+        "os.read(heard, 1); os.kill(os.getpid(), 9)"
+    )
+    number = "" if starter == "its own" else "1"
+    found = subprocess.run(
+        [sys.executable, "-c", code, number], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert found.stdout.splitlines() == (["False", "asked"] if starter == "its own" else ["asked"])
