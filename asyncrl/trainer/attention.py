@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 from asyncrl.errors import ConfigError
 from asyncrl.trainer.documents import Documents, Stretch
 from asyncrl.trainer.peers import whole_row
+from asyncrl.trainer.repeated import repeated
 
 ATTENTION = "within_documents"
 
@@ -85,6 +86,8 @@ def within_documents(
     if documents.peers is not None:
         states = whole_row(torch.cat([key_1KTD, value_1KTD], dim=-1)[0], documents.peers).unsqueeze(0)
         key_1KTD, value_1KTD = torch.split(states, [key_1KTD.shape[-1], value_1KTD.shape[-1]], dim=-1)
+    if documents.repeats is not None:
+        key_1KTD, value_1KTD = (repeated(states, documents.repeats) for states in (key_1KTD, value_1KTD))
     attend = _by_kernel if _has_kernel(query_1HTD, value_1KTD) else _by_document
     if len(documents.stretches) == 1:
         return attend(query_1HTD, key_1KTD, value_1KTD, documents.stretches[0], scaling, sliding_window), None

@@ -72,7 +72,11 @@ class Critic:
             total_steps=steps * epochs.ppo_epochs * epochs.ppo_mini_batches,
             ranks=ranks,
         )
-        self._passes = Passes(ranks, config.micro_batch_tokens, ranks.device, is_packed=model.is_packed)
+        self._passes = Passes(
+            *(ranks, config.micro_batch_tokens, ranks.device),
+            is_packed=model.is_packed,
+            shares_prompts=config.share_prompts,
+        )
         self.num_batches = 0
 
     @classmethod

@@ -94,6 +94,13 @@ def count_flops(model: ModelFlops, batch: Batch, tally: Tally, passes: Passes) -
     tally.count(RECOMPUTED, epochs * model.layers(lengths) if passes.gradient_checkpointing else 0.0)
 
 
+def count_saved(model: ModelFlops, lengths: Sequence[int], tally: Tally, passes: Passes) -> None:
+    """Take off what a pass did not do: prompts so many tokens long that it read for another row already."""
+    if lengths:
+        tally.count(FLOPS, -model.training(lengths, 0))
+        tally.count(RECOMPUTED, -model.layers(lengths) if passes.gradient_checkpointing else 0.0)
+
+
 def utilisation(
     flops: float, recomputed: float, seconds: float, num_devices: int, peak: float | None
 ) -> dict[str, float]:

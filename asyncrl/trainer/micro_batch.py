@@ -21,6 +21,7 @@ from asyncrl.trainer import packing
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.documents import Documents, Share
 from asyncrl.trainer.peers import whole_batch
+from asyncrl.trainer.prompts import Layout, Prompts, find_prompts, lay_out
 from asyncrl.trainer.routing import recorded_experts
 
 
@@ -32,12 +33,14 @@ class Inputs:
         token_ids_RT: int64, [1, T] packed or [R, T] padded.
         positions_RT: int64, [1, T] of each token in its document; None: its place in the padded row.
         documents: bounds in a packed row; None where rows are padded.
-        starts_R: place of each row's first token in the whole packed row, or in token_ids_RT, flattened.
+        starts_R: place of each row's first token in the whole packed row, or in token_ids_RT, flattened; with a layout,
+            of the first one of its own.
         rows_R: which of the batch's rows they are.
         lengths_R: tokens of each row that are read.
         pieces: from where to where this rank's tokens lie in the whole packed row; None: it has all of them.
         experts_MLK: int64, experts that this rank's tokens were sent to by the server, see routing.COLUMN; None: no row
             says so.
+        layout: where tokens lie in a packed row that has prompts of several rows once; None: it has none.
     """
 
     token_ids_RT: Tensor
@@ -48,6 +51,12 @@ class Inputs:
     lengths_R: Ints
     pieces: tuple[tuple[int, int], tuple[int, int]] | None = None
     experts_MLK: Tensor | None = None
+    layout: Layout | None = None
+
+    @property
+    def saved(self) -> tuple[int, ...]:
+        """Tokens of each prompt that is not read because another row has it."""
+        return () if self.layout is None else self.layout.saved
 
     def places(self, row_places_N: Ints) -> tuple[Ints, Ints | None]:
         """Where tokens of the whole packed row lie among this rank's, [M], and which of the N these are; None: all."""
@@ -116,7 +125,14 @@ class MicroBatch:
 
 
 def micro_batches(
-    batch: Batch, rows: Ints, max_tokens: int, device: torch.device, *, is_packed: bool, share: Share | None = None
+    batch: Batch,
+    rows: Ints,
+    max_tokens: int,
+    device: torch.device,
+    *,
+    is_packed: bool,
+    share: Share | None = None,
+    shares_prompts: bool = False,
 ) -> Iterator[MicroBatch]:
     """The given rows in micro-batches of at most `max_tokens` tokens, padding included where there is any.
 
@@ -124,9 +140,15 @@ def micro_batches(
 
     Args:
         share: this rank's part of every packed row; None: all of it.
+        shares_prompts: read the prompt of several rows once, where rows are packed and no rank shares them.
     """
     # The last trained token of a row is predicted, never read, so the row ends before it.
     lengths = batch.positions_N[batch.starts_R[rows + 1] - 1]
+    if is_packed and shares_prompts and share is None:
+        prompts = find_prompts(batch, rows, lengths)
+        if prompts.lengths_R.any():
+            yield from _behind_prompts(batch, rows, lengths, prompts, max_tokens, device)
+            return
     parts = (packing.packed if is_packed else packing.padded)(lengths, max_tokens)
     for part in parts:
         if is_packed:
@@ -169,6 +191,27 @@ def empty_micro_batch(device: torch.device, *, is_packed: bool, share: Share | N
         sources=(),
         source_N=zero_N,
     )
+
+
+def _behind_prompts(
+    batch: Batch, rows: Ints, lengths: Ints, prompts: Prompts, max_tokens: int, device: torch.device
+) -> Iterator[MicroBatch]:
+    for part in packing.packed_by_prompt(lengths, prompts.of_R, prompts.lengths_R, max_tokens):
+        own = prompts.of(part)
+        if not own.lengths_R.any():
+            yield _micro_batch(batch, _one_after_another(batch, rows[part], lengths[part], device, None), device)
+            continue
+        layout = lay_out(batch, rows[part], lengths[part], own, device)
+        inputs = Inputs(
+            torch.from_numpy(layout.token_ids_T[None]).to(device),
+            positions_RT=torch.from_numpy(layout.positions_T[None]).to(device),
+            documents=layout.documents,
+            starts_R=layout.own_starts_R,
+            rows_R=rows[part],
+            lengths_R=lengths[part],
+            layout=layout,
+        )
+        yield _micro_batch(batch, inputs, device)
 
 
 def _one_after_another(batch: Batch, rows: Ints, lengths: Ints, device: torch.device, share: Share | None) -> Inputs:
@@ -228,7 +271,11 @@ def _micro_batch(batch: Batch, inputs: Inputs, device: torch.device) -> MicroBat
     index_N = batch.starts_R[rows][place_N] + within_N
     shape = (len(rows), int(counts_R.max()))
     slots_N = place_N * shape[1] + within_N
-    predictors_M, predicted_M = inputs.places(inputs.starts_R[place_N] + batch.positions_N[index_N] - 1)
+    before_N = batch.positions_N[index_N] - 1
+    row_places_N = (
+        inputs.starts_R[place_N] + before_N if inputs.layout is None else inputs.layout.places(place_N, before_N)
+    )
+    predictors_M, predicted_M = inputs.places(row_places_N)
 
     def grid(values_N: npt.NDArray[np.generic]) -> Tensor:
         filled = np.zeros(shape, dtype=values_N.dtype)

@@ -15,13 +15,17 @@ from asyncrl.trainer.parallel import Ranks
 class Passes:
     """How a model goes over a batch: in micro-batches of so many tokens. Its methods are collective."""
 
-    def __init__(self, ranks: Ranks, max_tokens: int, device: torch.device, *, is_packed: bool) -> None:
+    def __init__(
+        self, ranks: Ranks, max_tokens: int, device: torch.device, *, is_packed: bool, shares_prompts: bool = False
+    ) -> None:
         """Take the ranks that share the model.
 
         Args:
             max_tokens: most tokens, padding included, in one forward pass of a rank.
             is_packed: the model reads packed rows, and no padded ones.
+            shares_prompts: a packed row has the prompt of several rows once.
         """
+        self._shares_prompts = shares_prompts
         self._ranks, self._device, self._is_packed = ranks, device, is_packed
         cp = None if ranks.meshes is None else ranks.meshes.cp
         self._share = None if cp is None else Share(cp.get_group(), cp.get_local_rank(), cp.size())
@@ -37,7 +41,13 @@ class Passes:
     def micro_batches(self, batch: Batch, rows: Ints) -> Sequence[MicroBatch]:
         """This rank's micro-batches, as many as any rank has."""
         is_packed, share = self._is_packed, self._share
-        own = list(micro_batches(batch, rows, self._max_tokens, self._device, is_packed=is_packed, share=share))
+        found = micro_batches(
+            *(batch, rows, self._max_tokens, self._device),
+            is_packed=is_packed,
+            share=share,
+            shares_prompts=self._shares_prompts,
+        )
+        own = list(found)
         num_missing = self._ranks.largest(len(own)) - len(own)
         return own + [empty_micro_batch(self._device, is_packed=is_packed, share=share)] * num_missing
 

@@ -17,7 +17,7 @@ from asyncrl.trainer import optimizer as optim
 from asyncrl.trainer.batch import Batch, Ints
 from asyncrl.trainer.columns import needs_reference
 from asyncrl.trainer.engine import ModelSettings, PolicyModels, open_engine
-from asyncrl.trainer.flops import ModelFlops, count_flops
+from asyncrl.trainer.flops import ModelFlops, count_flops, count_saved
 from asyncrl.trainer.masked import count_rejected
 from asyncrl.trainer.micro_batch import MicroBatch
 from asyncrl.trainer.mismatch import measure_cuts, measure_mismatch
@@ -41,6 +41,8 @@ class PolicySettings(optim.Settings, ModelSettings, Protocol):
     def ppo_mini_batches(self) -> int: ...
     @property
     def micro_batch_tokens(self) -> int: ...
+    @property
+    def share_prompts(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Policy:
         self.optimizer = optim.GuardedAdamW(
             self.parameters(), settings, section="actor", total_steps=total_steps, ranks=ranks
         )
-        self._passes = Passes(ranks, settings.micro_batch_tokens, models.model.device, is_packed=models.model.is_packed)
+        how = {"is_packed": models.model.is_packed, "shares_prompts": settings.share_prompts}
+        self._passes = Passes(ranks, settings.micro_batch_tokens, models.model.device, **how)
 
     @classmethod
     def load(
@@ -234,6 +237,7 @@ class Policy:
         nonfinite = NonFiniteTokens(batch)
         for micro in self._passes.micro_batches(batch, rows):
             nonfinite.add(micro, self._backward(micro, known, whole, denominators, tally, first_pass=first_pass))
+            count_saved(self._flops, micro.inputs.saved, tally, self._settings)
         try:
             nonfinite.require_few(self.ranks, denominators.tokens, limit=self.algorithm.max_nonfinite_frac)
         except NumericsError:

@@ -115,6 +115,11 @@ class _Choice(TorchFunctionMode):
         return torch.return_types.topk((args[0].gather(-1, indices), indices))
 
 
+def is_recorded(batch: Batch, rows_R: Ints) -> bool:
+    """Whether the server recorded the experts of any of these rows."""
+    return any(COLUMN in batch.rows[row].columns for row in rows_R.tolist())
+
+
 def recorded_experts(
     batch: Batch, rows_R: Ints, starts_R: Ints, lengths_R: Ints, num_tokens: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:

@@ -56,7 +56,7 @@ def test_the_trained_loss_and_the_routers_gradient_follow_the_record(model_dir, 
         weights = {name: router.weight.detach().clone() for name, router in routers(policy.model.module)}
         return tally, weights
 
-    plain = after(*(policy := make_policy(model_dir), make_batch(policy, groups)))
+    plain = after(*(policy := make_policy(model_dir, share_prompts=False), make_batch(policy, groups)))
     led = after(*(policy := make_policy(model_dir), make_batch(policy, with_experts(groups, 2))))
     off = after(*(policy := make_policy(model_dir, replay_experts=False), make_batch(policy, with_experts(groups, 2))))
     assert plain[0] == off[0]
