@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weightsync import diff, diff_numpy, foresight
+from weightsync.adders import Adders
 from weightsync.address_map import AddressMap, Box
 from weightsync.digest import MASK, total
 from weightsync.engine_words import decode_on_cpu, unsigned
@@ -49,10 +50,12 @@ class Foreseen(NamedTuple):
 
     added: by sparse bucket, in the ticket's order.
     runs: of all of them.
+    adders: of these runs.
     """
 
     added: list[tuple[Planes, list[Added]]]
     runs: list[foresight.Run]
+    adders: Adders
 
 
 class Route(NamedTuple):
@@ -96,17 +99,18 @@ class Runs:
         if needed > most_bytes:
             return None
         self._pool.begin(needed)
-        found = Foreseen([], [])
+        found: list[tuple[Planes, list[Added]]] = []
+        runs: list[foresight.Run] = []
         for route, planes in routes:
             positions, differences = decode_on_cpu(planes, self._ahead)
             added: list[Added] = []
-            found.added.append((planes, added))
+            found.append((planes, added))
             for piece, first, last in _cut(route, positions):
                 places, change = positions[first:last], differences[first:last]
                 run = foresight.foresee(piece.words, places, change, piece.shift, piece.start, self._pool)
-                found.runs.append(run)
+                runs.append(run)
                 added.append(Added(piece, first, last, run.gain))
-        return found
+        return Foreseen(found, runs, Adders(runs))
 
     def add(self, staged: Sequence[Staged], foreseen: Foreseen | None = None) -> list[Added]:
         """Add what sparse buckets change in these boxes; then `keep` it or `take_back`.
@@ -117,7 +121,7 @@ class Runs:
             CorruptDelta: a box does not fit its storage; `take_back` what was added before.
         """
         self._added, self._foreseen, self._inside = [], None, foreseen is not None
-        if foreseen is not None and foresight.add(foreseen.runs):
+        if foreseen is not None and foreseen.adders.add():
             self._added, self._foreseen = list(foreseen.added), foreseen.runs
             staged = ()
         self._inside = False

@@ -5,7 +5,7 @@ change, which also looks whether the word is still the one that was read. Then t
 was compared, to the bit; else everything is made what it was, and the ticket is worked out in the pause.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,22 +77,14 @@ def foresee(words: Words, positions: Index, differences: Words, shift: int, star
     return Run(words, places, expected, differences, gain)
 
 
-def add(runs: Sequence[Run]) -> bool:
-    """Add all; False, with every word as it was, if a word is not the one that was foreseen."""
-    for i, run in enumerate(runs):
-        if not _add(run):
-            subtract(runs[: i + 1])
-            return False
-    return True
+def add(run: Run) -> bool:
+    """Add all of a run; was each word the one that was foreseen? If not, `subtract`."""
+    if diff.HAVE_NUMBA:
+        return not expected_words.add(run.words, run.places, run.expected, run.differences)
+    return expected_words_numpy.add(run.words, run.places, run.expected, run.differences)
 
 
 def subtract(runs: Iterable[Run]) -> None:
     """Take back what was added, whatever it was added to."""
     for words, places, _, differences, _ in runs:
         expected_words_numpy.subtract(words, places, differences)
-
-
-def _add(run: Run) -> bool:
-    if diff.HAVE_NUMBA:
-        return not expected_words.add(run.words, run.places, run.expected, run.differences)
-    return expected_words_numpy.add(run.words, run.places, run.expected, run.differences)

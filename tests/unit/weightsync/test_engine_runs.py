@@ -1,20 +1,31 @@
 """Boxes in one run: what is added is exact, is told to the digest, and can be taken back to the last bit."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.support.weights import random_words
-from weightsync import engine_runs
+from weightsync import adders, engine_runs, foresight
 from weightsync.address_map import AddressMap, Box
 from weightsync.digest import MASK, digest
 from weightsync.engine_runs import Runs, apart
 from weightsync.engine_words import to_engine, unsigned
 from weightsync.errors import CorruptDelta
+from weightsync.foresight import Run
 from weightsync.layout import AddressTable, Bucket, Segment, TensorSpec, Words
 from weightsync.planes import Scratch, encode_planes
 from weightsync.ticket import Staged
+
+
+@pytest.fixture
+def many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four threads, whatever the machine has, for changes as few as here."""
+    monkeypatch.setattr(adders, "LEAST_SHARE", 1000)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+
 
 DTYPES = {1: "uint8", 2: "bfloat16", 4: "float32"}
 SIZE, CUT = 40_000, 15_000
@@ -138,7 +149,7 @@ def test_only_boxes_whose_words_are_in_no_other_box_are_added_to() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
-def test_what_was_foreseen_is_what_adding_does(kernels: str, width: int) -> None:
+def test_what_was_foreseen_is_what_adding_does(kernels: str, width: int, many_threads: None) -> None:
     engine, other = Engine(width), Engine(width)
     staged = engine.staged()
     foreseen = engine.runs.foresee(staged, 1 << 30)
@@ -152,12 +163,14 @@ def test_what_was_foreseen_is_what_adding_does(kernels: str, width: int) -> None
     assert engine.runs.foresee(staged, 1000) is None, "too large"
 
 
-def test_what_did_not_come_true_is_worked_out_again(kernels: str) -> None:
+@pytest.mark.parametrize("share", range(4))
+def test_what_did_not_come_true_in_any_share_is_worked_out_again(kernels: str, share: int, many_threads: None) -> None:
     engine = Engine(2)
     staged = engine.staged()
     foreseen = engine.runs.foresee(staged, 1 << 30)
-    at = int(np.flatnonzero(engine.old != engine.new)[-1])
-    unsigned(engine.storages[1])[at - CUT] ^= 1
+    changes = np.flatnonzero(engine.old != engine.new)
+    at = int(changes[changes.size * (2 * share + 1) // 8])
+    unsigned(engine.storages[at >= CUT])[at - CUT if at >= CUT else at + 7] ^= 1
     engine.old[at] ^= 1
     added = engine.runs.add(staged, foreseen)
     start = engine.spec.offset
@@ -168,16 +181,21 @@ def test_what_did_not_come_true_is_worked_out_again(kernels: str) -> None:
     assert np.array_equal(engine.words(), engine.old)
 
 
-def test_adding_what_was_foreseen_may_be_interrupted_and_then_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adding_what_was_foreseen_may_be_interrupted_and_then_nobody_knows(
+    kernels: str, monkeypatch: pytest.MonkeyPatch, many_threads: None
+) -> None:
+    """In whichever thread it happens."""
     engine = Engine(2)
     staged = engine.staged()
     foreseen = engine.runs.foresee(staged, 1 << 30)
 
-    def interrupted(*_: object) -> bool:
-        raise MemoryError
+    def interrupted(run: Run) -> bool:
+        if run.words.size == SIZE - CUT:  # the last share has no other words
+            raise MemoryError
+        return True
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine_runs.foresight, "add", interrupted)
+        patch.setattr(foresight, "add", interrupted)
         with pytest.raises(MemoryError):
             engine.runs.add(staged, foreseen)
     with pytest.raises(RuntimeError, match="interrupted"):
