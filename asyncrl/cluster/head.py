@@ -18,6 +18,7 @@ class HeadWatch:
         address: str,
         patience_s: float,
         *,
+        lost: Callable[[], None] = lambda: None,
         look_s: float = LOOK_S,
         reach: Callable[[str], str | None] = why_unreachable,
         clock: Callable[[], float] = time.monotonic,
@@ -27,6 +28,7 @@ class HeadWatch:
         Args:
             address: host:port.
             patience_s: seconds that the head may be away; it may be started again meanwhile.
+            lost: called once, in the watch's thread, when the head counts as lost.
             reach: why it cannot be reached, None if it can.
         """
         self.address, self._patience_s, self._look_s, self._reach, self._clock = (
@@ -36,7 +38,7 @@ class HeadWatch:
             reach,
             clock,
         )
-        self._lost, self._closed = "", threading.Event()
+        self._lost, self._tell, self._closed = "", lost, threading.Event()
         threading.Thread(target=self._watch, name="watch the head", daemon=True).start()
 
     @property
@@ -56,3 +58,4 @@ class HeadWatch:
                 seen_s = self._clock()
             elif (away_s := self._clock() - seen_s) >= self._patience_s:
                 self._lost = f"{why}, for {away_s:.0f} s"
+                self._tell()

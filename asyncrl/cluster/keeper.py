@@ -60,6 +60,7 @@ class Keeper:
         self._children: dict[str, LocalChild] = {}
         self._refused: dict[str, tuple[int, str]] = {}
         self._port: ReservedPort | None = None
+        self._has_ended = False
 
     def free_port(self, address: str) -> int:
         """A TCP port of this machine's `address`, kept for the processes started next until the next is asked for."""
@@ -72,7 +73,9 @@ class Keeper:
         """Start a process; why it could not be started is what `poll` answers."""
         self._refused.pop(order.name, None)
         try:
-            self._children[order.name] = _start(order, self._where)
+            child = self._children[order.name] = _start(order, self._where)
+            if self._has_ended:  # meanwhile
+                child.send(signal.SIGKILL)
         except PreflightError as error:
             self._refused[order.name] = (error.exit_code, str(error))
 
@@ -95,8 +98,9 @@ class Keeper:
             self._children[name].send(signal.Signals(number))
 
     def end(self) -> None:
-        """End every process at once."""
-        for child in self._children.values():
+        """End every process at once, and start none any more. From any thread."""
+        self._has_ended = True
+        for child in list(self._children.values()):
             child.send(signal.SIGKILL)
 
 

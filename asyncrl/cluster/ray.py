@@ -46,10 +46,17 @@ command says by itself what happened, with an exit code that asks for another st
 
 
 class RayKeeper(Keeper):
-    """A keeper that says which node it is on."""
+    """A keeper that says which node it is on, and ends what it started when the head is lost.
+
+    The command tells it so where it can be reached. Where it cannot, the machine is cut off or the command has died,
+    too, and Ray itself would end the keeper after RECONNECT_S only. It waits a little longer than the command, and not
+    less: what the command finds when a head is back in time for it must still run.
+    """
 
     def __init__(self) -> None:
-        super().__init__(f"Ray node {ray.get_runtime_context().get_node_id()}, {ray.util.get_node_ip_address()}")
+        where = ray.get_runtime_context()
+        super().__init__(f"Ray node {where.get_node_id()}, {ray.util.get_node_ip_address()}")
+        self._head = HeadWatch(where.gcs_address, _patience_s() + PARTING_S, lost=self.end)
 
 
 @dataclass
@@ -75,8 +82,7 @@ class RayMachines:
         _connect(address, run)
         self._reserved: dict[str, _Reserved] = {}
         self._actors: list[Any] = []
-        patience_s = float(os.environ.get(RECONNECT, RECONNECT_S)) / 2
-        self._head = HeadWatch(ray.get_runtime_context().gcs_address, patience_s)
+        self._head = HeadWatch(ray.get_runtime_context().gcs_address, _patience_s())
 
     def addresses(self) -> tuple[str, ...]:
         """See Machines."""
@@ -154,7 +160,7 @@ class RayMachines:
         self._head.close()
         if self._head.why_lost:
             # Ray would wait for its head, whoever it is asked to end; keepers are reached without it. Those that are
-            # not end what they started with their machine, which misses its head, too.
+            # not miss the head themselves, and end what they started.
             ended = [self.call(actor, "end") for actor in self._actors]
             ray.wait(ended, num_returns=len(ended), timeout=PARTING_S)
             self._actors.clear()
@@ -171,6 +177,10 @@ class RayMachines:
                 f"the head of the Ray cluster is lost: {self._head.address}: {why}. What ran on the cluster ends with "
                 "it, and costs the work since the newest checkpoint. Start Ray again, and the command with --resume."
             )
+
+
+def _patience_s() -> float:
+    return float(os.environ.get(RECONNECT, RECONNECT_S)) / 2
 
 
 def _connect(address: str, run: str) -> None:

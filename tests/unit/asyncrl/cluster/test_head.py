@@ -3,6 +3,7 @@
 import itertools
 import os
 import socket
+import threading
 
 from asyncrl.cluster.head import HeadWatch
 
@@ -33,3 +34,10 @@ def test_nobody_looks_after_the_close() -> None:
     watch = HeadWatch("head:1", 0.0, look_s=60.0, reach=lambda address: asked.append(address))
     watch.close()
     assert (asked, watch.why_lost) == ([], "")
+
+
+def test_whoever_asks_for_it_is_told_once_that_the_head_is_lost() -> None:
+    told = threading.Event()
+    watch = HeadWatch("head:1", 0.0, look_s=0.0, reach=lambda _: "gone", lost=told.set)
+    assert told.wait(60)
+    assert watch.why_lost.startswith("gone")

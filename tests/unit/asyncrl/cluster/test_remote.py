@@ -11,6 +11,7 @@ import pytest
 
 from asyncrl.cluster import ClusterSetup, Seat, Wanted
 from asyncrl.cluster import local as module
+from asyncrl.cluster.head import HeadWatch
 from asyncrl.cluster.remote import RemoteCluster, passed_on
 from asyncrl.cluster.remote_child import RemoteChild
 from asyncrl.config import ClusterConfig
@@ -102,6 +103,17 @@ def test_a_machine_that_never_answers_again_counts_as_dead(
     now[0] += 1.0
     assert child.exit_code() == -signal.SIGKILL
     assert "has not answered for 30 s" in str(child.failure())
+
+
+def test_a_keeper_that_has_lost_the_head_ends_what_it_started_and_what_it_was_about_to_start(
+    machines: FakeMachines, tmp_path: Path
+) -> None:
+    cluster = cluster_on(machines, tmp_path)
+    child = cluster.start("role", "rank-0", [WAITS], seat=RANK)
+    assert child.exit_code() is None
+    HeadWatch("head:1", 0.0, look_s=0.0, reach=lambda _: "gone", lost=machines.keepers[0].keeper.end)
+    assert ended(child) == -signal.SIGKILL
+    assert ended(cluster.start("role", "rank-0", [WAITS], seat=RANK)) == -signal.SIGKILL
 
 
 def test_a_process_that_hangs_is_ended_where_it_is(machines: FakeMachines, tmp_path: Path) -> None:
