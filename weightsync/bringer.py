@@ -5,7 +5,7 @@ import secrets
 from pathlib import Path
 
 from weightsync.path_writer import Parts, PathWriter, Step
-from weightsync.shared_stage import CannotShare, SharedStage
+from weightsync.shared_stage import CannotShare, SharedStage, names_in
 from weightsync.transport.base import Deadline
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ class Bringer:
 
     def tidy(self, parts: Parts) -> None:
         """Remove what no ticket names, now that this server's names `parts`."""
-        for old in self._stage_dir.glob("parts-*.bin"):
-            if old.name != parts.name:
-                old.unlink(missing_ok=True)
+        for old in names_in(self._stage_dir):
+            if old.startswith("parts-") and old.endswith(".bin") and old != parts.name:
+                (self._stage_dir / old).unlink(missing_ok=True)
         shared = self._shared
         if shared is not None:
             try:
