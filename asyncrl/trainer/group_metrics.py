@@ -103,7 +103,7 @@ def _in_group_std(groups: Iterable[Sampled]) -> float:
 
 
 def _variance(lengths: Sequence[int]) -> float:
-    """Of the population; the module `statistics` computes with fractions, for a hundred times as long."""
+    """Of the population; the module `statistics` computes with fractions, for ten times as long."""
     mean = sum(lengths) / len(lengths)
     return sum((length - mean) ** 2 for length in lengths) / len(lengths)
 

@@ -20,7 +20,7 @@ def seed_step(seed: int, step: int) -> None:
     random.seed(mixed)
     np.random.seed(mixed % (1 << 32))  # the legacy source, which other people's reward and model code draws from
     # torch.manual_seed notes the seed for kinds of devices that a rank never opens, with the stack of the call: that
-    # takes milliseconds of every step, and the notes pile up.
+    # takes time in every step, and the notes pile up.
     torch.default_generator.manual_seed(mixed)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch leaves it untyped
         torch.cuda.manual_seed_all(mixed)
