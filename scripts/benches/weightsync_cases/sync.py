@@ -34,7 +34,7 @@ RUN = "bench"
 
 @dataclass
 class Lap:
-    """Wall seconds of a version's steps, and CPU seconds of the loader in the pause."""
+    """Wall seconds of a version's steps, and CPU seconds of the loader in the pause, of all its threads."""
 
     publish: float = 0.0
     stage: float = 0.0
@@ -72,9 +72,9 @@ class Sync:
         lap.stage = time.perf_counter() - start
         while prepared and self.model.get_weights_by_name(PREPARE) == [GOING_ON]:
             time.sleep(0.005)
-        start, cpu = time.perf_counter(), time.thread_time()
+        start, cpu = time.perf_counter(), time.process_time()
         sglang_loader.load(self.model, [])
-        lap.load, lap.load_cpu = time.perf_counter() - start, time.thread_time() - cpu
+        lap.load, lap.load_cpu = time.perf_counter() - start, time.process_time() - cpu
         code, branch, number, high, low, _ = self.model.get_weights_by_name(sglang_loader.STATUS)
         assert code == sglang_loader.APPLIED, sglang_loader.CODES[code]
         self.receiver.acknowledge(pack(branch, number), high << 32 | low)
