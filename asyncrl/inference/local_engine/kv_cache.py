@@ -143,13 +143,17 @@ class KVCache:
         """Row and level of every block in use."""
         return self._row[: self.num_blocks], self._level[: self.num_blocks]
 
-    def read(self, blocks: Int64) -> tuple[Tensor, Tensor]:
-        """Copies blocks out: keys [layers, n, kv_size, width] and values [layers, n, kv_heads, width, head_dim]."""
-        index = torch.from_numpy(blocks)
-        return self.keys[:, index], self.values[:, index]
+    def read(self, blocks: Int64, length: int) -> tuple[Tensor, Tensor]:
+        """Copies out the first `length` positions of a row that owns these blocks, of more than one block all of them.
+
+        Returns:
+            keys [layers, n, kv_size, size] and values [layers, n, kv_heads, size, head_dim].
+        """
+        index, size = torch.from_numpy(blocks), length if len(blocks) == 1 else self.width
+        return self.keys[:, index, :, :size], self.values[:, index, :, :size]
 
     def write(self, blocks: Int64, content: tuple[Tensor, Tensor]) -> None:
         """Copies content in, as `read` gave it; `blocks` may be several rows' blocks for one row's content repeated."""
         keys, values = content
-        index = torch.from_numpy(blocks).view(-1, keys.shape[1])
-        self.keys[:, index], self.values[:, index] = keys.unsqueeze(1), values.unsqueeze(1)
+        index, size = torch.from_numpy(blocks).view(-1, keys.shape[1]), keys.shape[-1]
+        self.keys[:, index, :, :size], self.values[:, index, :, :size] = keys.unsqueeze(1), values.unsqueeze(1)

@@ -74,7 +74,8 @@ class Prompts:
         return computed, copied, shared
 
     def _keep(self, key: Key, row: int, last_hidden: Tensor) -> CachedPrompt:
-        return self.prefixes.put(key, self.cache.read(self.cache.blocks_of(row)), last_hidden.clone())
+        blocks = self.cache.read(self.cache.blocks_of(row), len(key[1]))
+        return self.prefixes.put(key, blocks, last_hidden.clone())
 
     def _score(self, request: Request, states: Tensor, start: int) -> None:
         """Logprobs at T = 1 of prompt[start:], each given what precedes it; the first has none, as in SGLang."""

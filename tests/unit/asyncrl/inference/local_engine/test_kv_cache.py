@@ -112,11 +112,17 @@ def test_a_row_with_values_that_are_not_finite_leaves_zeros_behind() -> None:
     assert all(bool(torch.isfinite(store).all()) for store in (cache.keys, cache.values))
 
 
-def test_content_is_copied_to_several_rows_at_once() -> None:
+@pytest.mark.parametrize("length", [5, 100])
+def test_content_is_copied_to_several_rows_at_once(length: int) -> None:
     cache = cache_of()
     for _ in range(3):
-        cache.append(100)
-    stamp(cache, 0, 7)
-    content = cache.read(cache.blocks_of(0))
-    cache.write(np.concatenate([cache.blocks_of(1), cache.blocks_of(2)]), content)
-    assert stamps(cache, 0) == stamps(cache, 1) == stamps(cache, 2)
+        cache.append(length)
+    generator = torch.Generator().manual_seed(0)
+    for store in (cache.keys, cache.values):
+        store.copy_(torch.randn(store.shape, generator=generator))
+    cache.write(np.concatenate([cache.blocks_of(1), cache.blocks_of(2)]), cache.read(cache.blocks_of(0), length))
+    size = length if length < cache.width else cache.width
+    for row in (1, 2):
+        for mine, first in zip(cache.blocks_of(row), cache.blocks_of(0), strict=True):
+            assert torch.equal(cache.keys[:, mine, :, :size], cache.keys[:, first, :, :size])
+            assert torch.equal(cache.values[:, mine, :, :size], cache.values[:, first, :, :size])
