@@ -206,13 +206,11 @@ class Receiver:
 
     def leave(self) -> None:
         """The server stops in order: it has no word any more."""
-        try:
-            self._log.leave(self._server, self._incarnation)
-        finally:
-            self._bringer.close()
+        self.close()
+        self._log.leave(self._server, self._incarnation)
 
     def close(self) -> None:
-        """Bring nothing more. Its word stays, for the next start of the server to void, or until its lease ends."""
+        """Bring nothing more. Its word stays until the next start of the server voids it, or its lease ends."""
         self._bringer.close()
 
     def _stage(self, way: chain.Path, have: int | None, deadline: Deadline) -> Ticket:
