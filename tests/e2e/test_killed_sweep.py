@@ -7,7 +7,8 @@ from tests.e2e.conftest import SMALL
 from tests.support.commands import CONFIG, Command, last_step
 from tests.support.left_behind import descendants_of, left_of, processes_of
 
-STOPS_S = 60.0  # both commands have to save, to end their servers and workers, and the last one Redis
+STOPS_S = 180.0
+"""trainer.stop_grace_s and a minute for the rest, as `asyncrl launch` asks for: a first publish may compile kernels."""
 
 
 def test_what_a_killed_sweep_has_started_stops_in_good_order(starter: None, tmp_path: Path) -> None:
