@@ -9,7 +9,7 @@ import time
 
 from scripts.benches.peers import verl_like
 from scripts.benches.weightsync_cases.pairs import Figures, Pair, percent
-from scripts.benches.weightsync_cases.sync import Sync, running_sync, without_numba
+from scripts.benches.weightsync_cases.sync import Sync, running_sync
 from scripts.benches.weightsync_cases.training import Shape, Trained
 
 
@@ -27,8 +27,7 @@ def compare(shape: Shape, model: Trained, fraction: float, repeats: int) -> Figu
             for one in rounds:
                 verl_like.apply(one, target)
             least["verl"] = min(least["verl"], time.thread_time() - start)
-            with without_numba():
-                _note(least, "torch", sync)
+            _note(least, "torch", sync, has_numba=False)
         assert sync.holds_what_was_published(), "the engine's words are not the published ones"
     where = percent(fraction)
     return {
@@ -41,6 +40,7 @@ def compare(shape: Shape, model: Trained, fraction: float, repeats: int) -> Figu
     }
 
 
-def _note(least: dict[str, float], kernels: str, sync: Sync) -> None:
-    least[kernels] = min(least[kernels], sync.turn().load_cpu)
-    least[f"{kernels}_pause"] = min(least[f"{kernels}_pause"], sync.turn(prepared=True).load_cpu)
+def _note(least: dict[str, float], kernels: str, sync: Sync, *, has_numba: bool = True) -> None:
+    least[kernels] = min(least[kernels], sync.turn(has_numba=has_numba).load_cpu)
+    pause = sync.turn(prepared=True, has_numba=has_numba).load_cpu
+    least[f"{kernels}_pause"] = min(least[f"{kernels}_pause"], pause)

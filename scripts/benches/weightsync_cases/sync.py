@@ -6,7 +6,7 @@ Versions go from the old words to the new ones and back, so that each has the sa
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -61,8 +61,12 @@ class Sync:
         self.current[0] = self.pair.new if self.number % 2 else self.pair.old
         return self.publisher.publish(pack(1, self.number))
 
-    def turn(self, *, prepared: bool = False) -> Lap:
-        """Publish, stage, prepare if so, load, acknowledge. Raises AssertionError unless the loader applied it."""
+    def turn(self, *, prepared: bool = False, has_numba: bool = True) -> Lap:
+        """Publish, stage, prepare if so, load, acknowledge. Raises AssertionError unless the loader applied it.
+
+        Args:
+            has_numba: the engine's environment has it; the trainer's always does.
+        """
         lap, start = Lap(), time.perf_counter()
         lap.report = self.publish()
         lap.publish = time.perf_counter() - start
@@ -70,11 +74,12 @@ class Sync:
         staged = self.receiver.stage(0 if self.number == 1 else pack(1, self.number - 1))
         assert staged is not None, "nothing was staged"
         lap.stage = time.perf_counter() - start
-        while prepared and self.model.get_weights_by_name(PREPARE) == [GOING_ON]:
-            time.sleep(0.005)
-        start, cpu = time.perf_counter(), time.process_time()
-        sglang_loader.load(self.model, [])
-        lap.load, lap.load_cpu = time.perf_counter() - start, time.process_time() - cpu
+        with nullcontext() if has_numba else without_numba():
+            while prepared and self.model.get_weights_by_name(PREPARE) == [GOING_ON]:
+                time.sleep(0.005)
+            start, cpu = time.perf_counter(), time.process_time()
+            sglang_loader.load(self.model, [])
+            lap.load, lap.load_cpu = time.perf_counter() - start, time.process_time() - cpu
         code, branch, number, high, low, _ = self.model.get_weights_by_name(sglang_loader.STATUS)
         assert code == sglang_loader.APPLIED, sglang_loader.CODES[code]
         self.receiver.acknowledge(pack(branch, number), high << 32 | low)
