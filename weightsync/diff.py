@@ -3,20 +3,22 @@
 `planes`, `digest` and `engine_runs` call these or, without numba, `diff_numpy` and torch; tests hold them to the same
 bits. No I/O, no clock. What a kernel calls stands in this file, or never changes: numba's cache looks at no other.
 
-The pass that encodes compares 64 words at a time into a 64-bit mask, walks its set bits, and writes gap bytes, value
-codes and digest terms of a block while it is in the first cache; meanwhile it asks for the memory of the next block.
-numpy takes 10-20 times as long. Adding is bound by memory: most changed words lie in a cache line of their own. Hence
-one pass, word by word, that asks for the words of some hundred changes ahead; the processor overlaps a word's digest
-terms with the reads of the next ones, which vectors of terms in a loop of their own would wait for.
+Where the processor can, `encode` is that of `diff_packed`. The other, `encode_by_bits`, compares 64 words at a time
+into a 64-bit mask, walks its set bits, and writes gap bytes, value codes and digest terms of a block while it is in the
+first cache; meanwhile it asks for the memory of the next block. numpy takes 10-20 times as long. Adding is bound by
+memory: most changed words lie in a cache line of their own. Hence one pass, word by word, that asks for the words of
+some hundred changes ahead; the processor overlaps a word's digest terms with the reads of the next ones, which vectors
+of terms in a loop of their own would wait for.
 """
 
 from typing import Any
 
 import numpy as np
 
+from weightsync import diff_packed
 from weightsync.diff_numpy import ESCAPE, PAIR_DIFFERENCES, PAIR_ESCAPES, SKIP
 from weightsync.mix64 import gained, term
-from weightsync.vector import HAVE_NUMBA, differs64, jit, lowest_bit, num_bits, prefetch
+from weightsync.vector import CAN_PACK, HAVE_NUMBA, differs64, jit, lowest_bit, num_bits, prefetch
 
 __all__ = [
     "HAVE_NUMBA",
@@ -28,6 +30,7 @@ __all__ = [
     "digest_at",
     "digest_words",
     "encode",
+    "encode_by_bits",
     "pack",
 ]
 
@@ -39,8 +42,11 @@ _AHEAD = 128
 
 _LINE_BYTES = 64
 
-SLACK = BLOCK_WORDS + 72
-"""Room that `encode` wants past the words that changed: a whole block, and the unrolled walk's overshoot."""
+_FOUND = BLOCK_WORDS + 72
+"""A whole block, and the unrolled walk's overshoot."""
+
+SLACK = max(_FOUND, diff_packed.SLACK)
+"""Room that `encode` wants past the words that changed."""
 
 
 # The text of the kernels: numba's types are not Python's, hence Any.
@@ -106,13 +112,13 @@ def count_changed(old: Any, new: Any) -> Any:
 
 
 @jit
-def encode(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, bases: Any, step: Any) -> Any:
+def encode_by_bits(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, bases: Any, step: Any) -> Any:
     """(gap bytes or -1 when a buffer is too small, changed, escapes, digest's gain)."""
     n = new.shape[0]
     half = np.int64(1) << np.int64(8 * new.itemsize - 1)
     wrap = half << np.int64(1)
     line = _LINE_BYTES // new.itemsize
-    found = np.empty(SLACK, np.int64)
+    found = np.empty(_FOUND, np.int64)
     num_gaps = changed = num_escaped = cursor = segment = 0
     gain = np.uint64(0)
     for lo in range(0, n, BLOCK_WORDS):
@@ -159,6 +165,9 @@ def encode(old: Any, new: Any, gaps: Any, codes: Any, escaped: Any, ends: Any, b
             prefetch(new, ahead, end)
             ahead += line
     return num_gaps, changed, num_escaped, gain
+
+
+encode = diff_packed.encode if CAN_PACK else encode_by_bits
 
 
 @jit
