@@ -6,6 +6,7 @@ makes these words what they were. All else is written by `write`, which then can
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -161,9 +162,6 @@ class EngineWeights:
         is written, with what did not go through `load_weights`: pairs of a storage's words and the places that changed.
         """
         changes = proposed.changes
-        hears: Hears | None = getattr(self._model, "words_written", None)
-        written = [(box.words, places) for box, places in self._runs.places()] if hears is not None else []
-        self._runs.keep()
         for change in self._changes(proposed.staged, proposed.anchor) if changes is None else changes:
             if isinstance(change.where, slice):
                 change.box.words[change.where].copy_(change.new)
@@ -172,8 +170,12 @@ class EngineWeights:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self._mirrors.write(self._model, proposed.mirrors)
+        hears: Hears | None = getattr(self._model, "words_written", None)
         if hears is not None and changes is not None:  # else it is too much to say
-            hears([*written, *((change.box.words, change.where) for change in changes)])
+            # One by one, as they are asked for: what was not foreseen is decoded for it again.
+            written = ((box.words, places) for box, places in self._runs.places())
+            hears(itertools.chain(written, ((change.box.words, change.where) for change in changes)))
+        self._runs.keep()
         for box, gain in proposed.gains.items():
             self._held[box] = total((self._held[box], gain))
 

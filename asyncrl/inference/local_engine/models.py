@@ -41,6 +41,7 @@ class LocalModel:
         self.weights = Weights(config, dtype)
         self._storages = {tensor.data_ptr(): name for name, tensor in self.weights.fused.items()}
         self._written = Written()
+        self._notes_words = False
         if config.model_type == "llama":
             # SGLang's Llama has this method and its Qwen classes do not: there the route answers 400.
             self.get_weights_by_name = self._first_rows
@@ -76,6 +77,8 @@ class LocalModel:
             changes: a storage's words, [n] integers, and which of them changed: [m] places, or a slice. Places are read
                 until the loader returns.
         """
+        if not self._notes_words:
+            return
         self._written.is_all = True
         for words, where in changes:
             name = self._storages.get(words.data_ptr())
@@ -87,7 +90,8 @@ class LocalModel:
                 self._written.words.append((name, where.numpy() if isinstance(where, Tensor) else where))
 
     def take_written(self) -> Written:
-        """What was written since this was last called."""
+        """What was written since this was last called; words are noted from the first call on."""
+        self._notes_words = True
         taken, self._written = self._written, Written()
         return taken
 
