@@ -1,4 +1,4 @@
-"""`diff.encode` for processors that pack the chosen lanes of a vector (AVX-512 VBMI2): no branch for a changed word.
+"""`diff.encode_by_bits` for processors that pack the chosen lanes of a vector (AVX-512 VBMI2): no branch for a change.
 
 Words are compared 32 at a time. Of each group in which one differs, places, old and new words of the changes are packed
 behind those of the groups before, so that value codes, gap bytes and digest terms are loops over what lies together,

@@ -27,9 +27,14 @@ _NO_INDEX = np.empty(0, np.int64)
 
 
 class Scratch:
-    """Buffers that one thread reuses from bucket to bucket; they grow to the largest fraction seen."""
+    """Buffers that one thread reuses from bucket to bucket; they grow to the largest fraction seen.
 
-    def __init__(self) -> None:
+    Attributes:
+        share: of its words that changed in the last bucket; the next one is likely to be alike.
+    """
+
+    def __init__(self, share: float = 0.0) -> None:
+        self.share = share
         self._fraction = 0.04
         self._buffers: dict[int, tuple[Bytes, Bytes, Words]] = {}
 
@@ -64,15 +69,16 @@ def encode_planes(old: Words, new: Words, table: AddressTable, scratch: Scratch)
     """
     if not diff.HAVE_NUMBA:
         return diff_numpy.encode_planes(old, new, table)
-    step = address_step(new.dtype.itemsize)
+    step, encode = address_step(new.dtype.itemsize), diff.encoder(new.size, scratch.share)
     while True:
         gaps, codes, escaped = scratch.buffers(new.size, new.dtype.itemsize)
-        num_gaps, changed, num_escaped, gain = diff.encode(
+        num_gaps, changed, num_escaped, gain = encode(
             frozen(old), frozen(new), gaps, codes, escaped, table.ends, table.bases, step
         )
         if num_gaps >= 0:
             break
         scratch.grow()
+    scratch.share = changed / max(1, new.size)
     values = np.empty((changed + 1) >> 1, np.uint8)
     diff.pack(codes[:changed], values)
     return Planes(gaps[:num_gaps], values, escaped[:num_escaped], int(changed), int(gain) & _M64)

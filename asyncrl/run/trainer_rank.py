@@ -90,7 +90,8 @@ async def _train(
     served = open_served(config, policy, manifest, ranks)
     # Beside the first prompts: the first version with changes would wait for it.
     widths = sorted({spec.width for spec in served.manifest.tensors})
-    threading.Thread(target=compile_kernels, args=(widths,), daemon=True, name="compile kernels").start()
+    bucket_words = min(config.weightsync.bucket_words, served.manifest.num_words)
+    threading.Thread(target=compile_kernels, args=(widths, bucket_words), daemon=True, name="compile kernels").start()
     log, transport = open_weights(config, url)
     channel = ranks.channel(patience_of_publishing(config))
     publisher = WeightPublisher(served.manifest, all_shards(policy, served), log, transport, config.weightsync, channel)

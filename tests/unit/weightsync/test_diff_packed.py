@@ -11,7 +11,7 @@ from tests.support.weights import changed, random_words
 from weightsync import diff, diff_numpy, diff_packed
 from weightsync.diff_numpy import Planes
 from weightsync.layout import AddressTable, Words, address_step
-from weightsync.planes import frozen
+from weightsync.planes import Scratch, encode_planes, frozen
 from weightsync.vector import CAN_PACK, HAVE_NUMBA
 
 pytestmark = pytest.mark.skipif(not HAVE_NUMBA, reason="kernels are numba's")
@@ -111,3 +111,17 @@ def test_a_buffer_that_is_too_small_is_said_and_not_overrun(encode: Any, small: 
     assert encode(frozen(old), frozen(new), *views, table.ends, table.bases, 1)[0] == -1
     assert all((one[-64:] == 77).all() for one in held)
     assert (escaped[-64:] == 777).all()
+
+
+@pytest.mark.skipif(not CAN_PACK, reason="this processor packs no vectors")
+def test_large_buckets_of_which_much_changed_are_packed() -> None:
+    n = diff.LEAST_PACKED_WORDS
+    old = np.zeros(n, np.uint16)
+    scratch = Scratch()
+    assert diff.encoder(n, scratch.share) is diff.encode_by_bits, "of the first nothing is known"
+    for every, expected in ((10, diff_packed.encode), (1000, diff.encode_by_bits), (1, diff_packed.encode)):
+        new = old.copy()
+        new[::every] += 1
+        encode_planes(old, new, table_of(n, 2, []), scratch)
+        assert diff.encoder(n, scratch.share) is expected
+    assert diff.encoder(n - 1, 1.0) is diff.encode_by_bits
