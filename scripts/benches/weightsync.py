@@ -29,6 +29,8 @@ import torch
 from scripts.benches.weightsync_cases import blocked, frames, links, loader, models, pause
 from scripts.benches.weightsync_cases.pairs import Figures
 from scripts.benches.weightsync_cases.training import SMOL_135M, TINY, Shape, Trained, trained
+from weightsync.config import WeightsyncConfig
+from weightsync.warm import compile_kernels
 
 FRACTIONS = (0.002, 0.01, 0.03, 0.1, 0.5)
 
@@ -99,6 +101,7 @@ def main(argv: Sequence[str] = ()) -> Figures:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     shape = TINY if options.quick else SMOL_135M
     model = trained(shape, *((4, 4) if options.quick else (12, 10)), options.kept)
+    compile_kernels(bucket_words=WeightsyncConfig().bucket_words)  # as a trainer does beside its start
     figures: Figures = {}
     for name in options.only.split(","):
         figures |= (CASES | MORE_CASES)[name](model, shape, options)

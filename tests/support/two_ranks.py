@@ -77,7 +77,11 @@ def fixtures_of(module: ModuleType):
 
 
 def close(one, other, *, rel):
-    """The same metrics with nearly the same values."""
+    """The same metrics with nearly the same values.
+
+    Operations are those of what was read, and ranks that have answers of one group read its prompt each.
+    """
     assert one.keys() == other.keys()
     for name, value in one.items():
-        assert value == pytest.approx(other[name], abs=2e-4, rel=rel), name
+        expected = pytest.approx(other[name], abs=2e-4, rel=0.5 if name.startswith("perf/flops/") else rel)
+        assert value == expected, name

@@ -9,7 +9,7 @@ import pytest
 
 from asyncrl.data.values import Json
 from asyncrl.envs.rewards.process import ProcessDiedEarly, RewardProcess
-from asyncrl.envs.rewards.processes import TOGETHER_S, FunctionScorer
+from asyncrl.envs.rewards.processes import TOGETHER_S, FunctionScorer, _Call
 from tests.support.event_loop import in_event_loop
 from tests.support.reward_pools import row
 
@@ -102,6 +102,6 @@ async def test_a_call_that_is_over_leaves_nothing_to_the_search_for_cycles(monke
     gc.disable()
     try:
         await burst(scorer, NINE)
-        assert [found for found in gc.get_objects() if type(found).__name__ == "_Call"] == []
+        assert [found for found in gc.get_objects() if type(found) is _Call] == []
     finally:
         gc.enable()
