@@ -97,8 +97,11 @@ class Policy:
         self.optimizer = optim.GuardedAdamW(
             self.parameters(), settings, section="actor", total_steps=total_steps, ranks=ranks
         )
-        how = {"is_packed": models.model.is_packed, "shares_prompts": settings.share_prompts}
-        self._passes = Passes(ranks, settings.micro_batch_tokens, models.model.device, **how)
+        self._passes = Passes(
+            *(ranks, settings.micro_batch_tokens, models.model.device),
+            is_packed=models.model.is_packed,
+            shares_prompts=settings.share_prompts,
+        )
 
     @classmethod
     def load(

@@ -153,3 +153,20 @@ def advantages_of(policy: Policy, batch: Batch) -> np.ndarray:
     """[N] what that step would train each token with."""
     rewards = torch.from_numpy(batch.trajectories.rewards_J)
     return Learner(policy).advantages(StartOfStep(batch, policy), rewards).numpy()
+
+
+def gradient_of(policy, groups, passes):
+    """Of all parameters, and the metrics, of one step through these passes; the step is not taken."""
+    policy._passes = passes
+    found = []
+
+    def keep(tally, *, reports):
+        found.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
+        policy.optimizer.discard()
+
+    step, policy.optimizer.step = policy.optimizer.step, keep
+    try:
+        tally = Learner(policy).step(make_batch(policy, groups))
+    finally:
+        policy.optimizer.step = step
+    return found[0], tally.values()

@@ -24,7 +24,7 @@ from asyncrl.trainer.tally import Tally
 from buffer import Group, Row, Span, Trajectory
 from buffer.versions import pack
 from tests.support.tiny_critic import make_critic
-from tests.support.tiny_policy import VOCABULARY, make_batch, make_policy
+from tests.support.tiny_policy import VOCABULARY, gradient_of, make_batch, make_policy
 
 CPU = torch.device("cpu")
 GROUPS = st.lists(
@@ -67,20 +67,8 @@ def make_groups(lengths, seed=0, columns=None):
 
 
 def gradient(policy, groups, max_tokens, *, shares):
-    """Of all parameters, and the metrics, of one step with micro-batches of so many tokens; the step is not taken."""
-    policy._passes = Passes(policy.ranks, max_tokens, CPU, is_packed=True, shares_prompts=shares)
-    found = []
-
-    def keep(tally, *, reports):
-        found.append(torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None]))
-        policy.optimizer.discard()
-
-    step, policy.optimizer.step = policy.optimizer.step, keep
-    try:
-        tally = Learner(policy).step(make_batch(policy, groups))
-    finally:
-        policy.optimizer.step = step
-    return found[0], tally.values()
+    """Of one step with micro-batches of so many tokens."""
+    return gradient_of(policy, groups, Passes(policy.ranks, max_tokens, CPU, is_packed=True, shares_prompts=shares))
 
 
 def micros_of(policy, groups, max_tokens=1000, *, shares=True):
