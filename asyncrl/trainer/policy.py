@@ -97,11 +97,8 @@ class Policy:
         self.optimizer = optim.GuardedAdamW(
             self.parameters(), settings, section="actor", total_steps=total_steps, ranks=ranks
         )
-        self._passes = Passes(
-            *(ranks, settings.micro_batch_tokens, models.model.device),
-            is_packed=models.model.is_packed,
-            shares_prompts=settings.share_prompts,
-        )
+        model, tokens, shares = models.model, settings.micro_batch_tokens, settings.share_prompts
+        self._passes = Passes(ranks, tokens, model.device, is_packed=model.is_packed, shares_prompts=shares)
 
     @classmethod
     def load(
